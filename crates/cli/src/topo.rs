@@ -214,11 +214,19 @@ fn connected(topology: &Topology) -> [String; 2] {
     [first, second]
 }
 
+/// A rate in a table; one that is far too small to be true without hundreds of zeros.
+fn rate(rate: f64) -> String {
+    match rate {
+        0.0 => "unknown".to_owned(),
+        rate if rate < 1e-6 => format!("{rate:e}"),
+        rate => rate.to_string(),
+    }
+}
+
 /// A table of the ports.
 fn ports(topology: &Topology) -> String {
     const COLUMNS: [&str; 4] = ["host", "out GB/s", "into GB/s", "latency us"];
     let row = |port: &TopologyPort| {
-        let rate = |rate: f64| if rate > 0.0 { rate.to_string() } else { "unknown".to_owned() };
         let latency = port.latency.map_or_else(|| "unknown".to_owned(), |latency| latency.to_string());
         [topology.nodes()[port.host].name.clone(), rate(port.out), rate(port.into), latency]
     };
@@ -229,7 +237,6 @@ fn ports(topology: &Topology) -> String {
 fn sites(topology: &Topology) -> String {
     const COLUMNS: [&str; 4] = ["site", "out GB/s", "into GB/s", "hosts"];
     let row = |site: &TopologySite| {
-        let rate = |rate: f64| if rate > 0.0 { rate.to_string() } else { "unknown".to_owned() };
         let names: Vec<&str> = site.hosts.iter().map(|host| topology.nodes()[*host].name.as_str()).collect();
         [site.name.clone(), rate(site.out), rate(site.into), names.join(" ")]
     };
@@ -294,6 +301,13 @@ mod tests {
         );
         assert!(lines.iter().any(|line| line.trim() == "north     0.125      0.125  a b c"), "{said}");
         assert!(!said.contains("runs") && !said.contains("components"), "{said}");
+    }
+
+    #[test]
+    fn rates_are_shown_in_few_digits() {
+        for (given, shown) in [(0.0, "unknown"), (0.125, "0.125"), (1e-5, "0.00001"), (1e-300, "1e-300")] {
+            assert_eq!(rate(given), shown);
+        }
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub fn prepare(
     let mut segmentation = segmentation(extent, cut, &call, sizing.segment_bytes, medium, timing, room)?;
     let per_segment = match schedule.side_by_side() {
         true => PerSegment::SideBySide(segmentation.side_by_side(cut, &call)),
-        false => PerSegment::new(cut, segmentation.elements, segmentation.grain),
+        false => PerSegment::new(cut, segmentation.segments, segmentation.elements, segmentation.grain),
     };
     let Segmentation { elements, segments, depth, lead, .. } = segmentation;
     let forms = if is_coded { [Form::Coded, Form::CodedResult] } else { [Form::Acc, Form::Plain] };

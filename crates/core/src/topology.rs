@@ -38,8 +38,8 @@ pub use error::TopologyError;
 pub use links::{LinkMatrix, MOST_RANKS, by_mxnet_rules};
 pub use measured::{MeasuredLink, MeasuringPair, measured_topology, measuring_rounds};
 pub use measured_ports::{
-    MOST_IN_BLOCK, PortArrival, PortFindings, mean_rate, measured_ports, measuring_blocks, median_rate,
-    steady_rates,
+    MOST_IN_BLOCK, PortArrival, PortFindings, TURN_REPEATS, mean_rate, measured_ports, measuring_blocks,
+    median_rate, steady_rates,
 };
 pub use measured_sites::{SiteFlow, found_sites, measured_sites, site_flows};
 pub use model::{

@@ -90,7 +90,8 @@ fn simulated_candidates_of_64_ranks_go_through_few_messages() {
 
 #[test]
 fn absurd_sizes_are_estimated_from_as_few_messages_as_large_ones() {
-    for (algorithm, workers) in [("ring", 8), ("tree", 16), ("doubling", 64)] {
+    let by_shares = "weighted(radix,16,5,3)";
+    for (algorithm, workers) in [("ring", 8), ("tree", 16), ("doubling", 64), (by_shares, 3)] {
         let (verified, machine) = (proved(algorithm, workers), machine(workers, Costs::DEFAULT));
         let [large, absurd] = [1 << 30, 16 << 40].map(|bytes| {
             let work = workload(&verified, &machine, bytes, 1);

@@ -209,7 +209,7 @@ fn measured(comm: &Communicator, who: &str) -> Result<Wiring> {
         rates.fold((f64::MAX, 0.0), |(least, most): (f64, f64), rate| (rate.min(least), rate.max(most)))
     };
     let seconds = began.elapsed().as_secs_f64();
-    if let Some(topology) = &topology {
+    if let Some(topology) = topology.as_ref().filter(|topology| !topology.links().is_empty()) {
         let (least, most) = range(&mut topology.links().iter().map(|link| link.bandwidth));
         say(format_args!("measured in {seconds:.1} s: links carry {least} to {most} GB/s"));
     }

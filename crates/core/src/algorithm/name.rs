@@ -65,13 +65,38 @@ fn listed(factors: &[u32]) -> String {
 
 /// A text that names no algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, \
-     reduction_server, mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), \
-     trees(throughput), trees(best,single), weighted(radix,16x3,1) or sites(radix,radix,3x2)"
-)]
-pub struct ParseAlgorithmError {
-    text: String,
+#[non_exhaustive]
+pub enum ParseAlgorithmError {
+    /// No algorithm has this name, or these parameters.
+    #[error(
+        "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, \
+         reduction_server, mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), \
+         trees(throughput), trees(best,single), weighted(radix,16x3,1) or sites(radix,radix,3x2)"
+    )]
+    Unknown {
+        /// The text.
+        text: String,
+    },
+    /// The numbers after the name cannot be.
+    #[error("{text:?} is no algorithm: {why}")]
+    Numbers {
+        /// The text.
+        text: String,
+        /// What is wrong with its shares, or with the sizes of its sites, and what to write.
+        why: String,
+    },
+}
+
+/// Why a part of a text is no algorithm.
+enum Fault {
+    Name,
+    Numbers(String),
+}
+
+impl Fault {
+    fn numbers(error: impl fmt::Display) -> Self {
+        Self::Numbers(error.to_string())
+    }
 }
 
 impl FromStr for Algorithm {
@@ -79,48 +104,51 @@ impl FromStr for Algorithm {
 
     /// Reads a name with its parameters; spaces around names and numbers do not count.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text).ok_or_else(|| ParseAlgorithmError { text: text.to_string() })
+        parse(text).map_err(|fault| match fault {
+            Fault::Name => ParseAlgorithmError::Unknown { text: text.to_string() },
+            Fault::Numbers(why) => ParseAlgorithmError::Numbers { text: text.to_string(), why },
+        })
     }
 }
 
-fn parse(text: &str) -> Option<Algorithm> {
-    let (name, parameters) = split(text)?;
+fn parse(text: &str) -> Result<Algorithm, Fault> {
+    let (name, parameters) = split(text).ok_or(Fault::Name)?;
     match (name, &parameters[..]) {
-        ("coded", [plain]) => Some(parse_weighted(plain)?.coded()),
+        ("coded", [plain]) => Ok(parse_weighted(plain)?.coded()),
         _ => parse_weighted(text),
     }
 }
 
 /// Everything but coded forms, which do not nest.
-fn parse_weighted(text: &str) -> Option<Algorithm> {
-    let (name, parameters) = split(text)?;
+fn parse_weighted(text: &str) -> Result<Algorithm, Fault> {
+    let (name, parameters) = split(text).ok_or(Fault::Name)?;
     match (name, &parameters[..]) {
         ("weighted", [plain, shares @ ..]) => {
-            Some(parse_plain(plain)?.weighted(shares.join(",").parse().ok()?))
+            Ok(parse_plain(plain)?.weighted(shares.join(",").parse().map_err(Fault::numbers)?))
         }
         _ => parse_plain(text),
     }
 }
 
 /// Everything but coded forms and those by shares, which do not nest either.
-fn parse_plain(text: &str) -> Option<Algorithm> {
-    let (name, parameters) = split(text)?;
+fn parse_plain(text: &str) -> Result<Algorithm, Fault> {
+    let (name, parameters) = split(text).ok_or(Fault::Name)?;
+    let flat = |text: &str| parse_flat(text).ok_or(Fault::Name);
     match (name, &parameters[..]) {
-        ("hierarchical", []) => Some(Algorithm::hierarchical()),
-        ("hierarchical", [inner, outer]) => Some(Algorithm::Hierarchical {
-            inner: Box::new(parse_flat(inner)?),
-            outer: Box::new(parse_flat(outer)?),
-        }),
+        ("hierarchical", []) => Ok(Algorithm::hierarchical()),
+        ("hierarchical", [inner, outer]) => {
+            Ok(Algorithm::Hierarchical { inner: Box::new(flat(inner)?), outer: Box::new(flat(outer)?) })
+        }
         ("sites", [inner, outer, sizes @ ..]) => {
             // Inside a site hosts can have a level of their own.
-            let inner = match split(inner)? {
-                ("hierarchical", _) => parse_plain(inner)?,
-                _ => parse_flat(inner)?,
+            let inner = match split(inner) {
+                Some(("hierarchical", _)) => parse_plain(inner)?,
+                _ => flat(inner)?,
             };
-            let (outer, sizes) = (Box::new(parse_flat(outer)?), sizes.join(",").parse().ok()?);
-            Some(Algorithm::Sites { inner: Box::new(inner), outer, sizes })
+            let sizes = sizes.join(",").parse().map_err(Fault::numbers)?;
+            Ok(Algorithm::Sites { inner: Box::new(inner), outer: Box::new(flat(outer)?), sizes })
         }
-        _ => parse_flat(text),
+        _ => flat(text),
     }
 }
 
@@ -264,25 +292,41 @@ mod tests {
             "coded",
             "coded(coded(radix))",
             "weighted",
-            "weighted(radix)",
-            "weighted(radix,17)",
-            "weighted(radix,0x4)",
-            "weighted(radix,16,)",
             "weighted(16x3,1)",
             "weighted(weighted(radix,1),1)",
             "weighted(coded(radix),16)",
             "sites",
-            "sites(radix,radix)",
-            "sites(radix,radix,6)",
-            "sites(radix,radix,3,0)",
-            "sites(radix,radix,3x256)",
-            "sites(radix,radix,4097,1)",
             "sites(sites(radix,radix,3x2),radix,6x2)",
             "sites(radix,hierarchical,3x2)",
             "tree,ring",
         ] {
             let error = text.parse::<Algorithm>().expect_err(text);
             assert!(error.to_string().contains("reduction_server"));
+        }
+    }
+
+    /// The name is right, so a list of names would not help.
+    #[test]
+    fn numbers_that_cannot_be_are_told() {
+        for (text, why) in [
+            ("weighted(radix)", "\"\" has no shares: write sixteenths"),
+            ("weighted(radix,17)", "share 17 of owner 0 is above 16"),
+            ("weighted(radix,0x4)", "no owner has a share above 0"),
+            ("weighted(radix,16,)", "has no shares: write sixteenths, 0 to 16 and at most 4096"),
+            ("weighted(radix,16x16383,1)", "at most 4096 of them"),
+            ("weighted(radix,-1,16)", "\"-1,16\" has no shares"),
+            ("coded(weighted(radix,17))", "share 17 of owner 0"),
+            ("sites(radix,radix)", "\"\" has no sizes of sites"),
+            ("sites(radix,radix,6)", "\"6\" has no sizes of sites"),
+            ("sites(radix,radix,3,0)", "\"3,0\" has no sizes of sites"),
+            ("sites(radix,radix,3x0)", "\"3x0\" has no sizes of sites"),
+            ("sites(radix,radix,3x256)", "has no sizes of sites"),
+            ("sites(radix,radix,4097,1)", "has no sizes of sites"),
+            ("weighted(sites(radix,radix,6),16x6)", "\"6\" has no sizes of sites"),
+        ] {
+            let error = text.parse::<Algorithm>().expect_err(text).to_string();
+            assert!(error.starts_with(&alloc::format!("{text:?} is no algorithm: ")), "{error}");
+            assert!(error.contains(why) && !error.contains("one_shot"), "{error}");
         }
     }
 }

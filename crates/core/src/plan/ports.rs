@@ -14,7 +14,7 @@ use crate::{
     algorithm::{Algorithm, SiteSizes, pieces_of_hosts},
     codec::Codec,
     collective::Collective,
-    group::FoldOrder,
+    group::{FoldObstacle, FoldOrder},
     topology::Ports,
 };
 use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
@@ -62,6 +62,9 @@ pub(super) fn lighter(request: &Request<'_>, ports: Option<&Ports>, choice: Choi
     // What the plain choice takes was counted on the way, if it can have shares.
     let own = found.iter().find(|found| found.plain == *plain).map(|found| found.even);
     let Some(own) = own.or_else(|| known.time_of(request, &choice.algorithm)) else { return choice };
+    if own.is_nothing() {
+        return choice;
+    }
     found.retain(|found| found.time.is_below(WORTH_PERCENT, own));
     if let Some(at) = least(&found) {
         let best = found.swap_remove(at);
@@ -162,12 +165,22 @@ fn reason(
 }
 
 /// What the busiest port would carry if the ranks of each site, or else of each host, were added first; nothing where that is not at
-/// least 3 % less.
+/// least 3 % less. Where ranks of a site are apart, no order does that, and another numbering would.
 fn order_note(request: &Request<'_>, known: &KnownPorts, busiest: &BusiestPort) -> String {
     let sites = request.ports.map(Ports::site_numbers).unwrap_or_default();
     let order = if sites.is_empty() { FoldOrder::Hosts } else { FoldOrder::Sites };
-    if request.hosts.is_empty() || order.obstacle(request.hosts, &sites).is_some() {
+    if request.hosts.is_empty() {
         return String::new();
+    }
+    match order.obstacle(request.hosts, &sites) {
+        None => {}
+        Some(FoldObstacle::Site(rank)) => {
+            return format!(
+                "; sites do not add up first, because between rank {rank} and others of its site are ranks of another: number \
+                 the ranks site by site"
+            );
+        }
+        Some(_) => return String::new(),
     }
     let group = order.group(request.hosts, &sites);
     let changes = match order {
@@ -239,7 +252,7 @@ mod tests {
     use super::*;
     use crate::{
         group::Group,
-        topology::{LinkMatrix, Port},
+        topology::{LinkMatrix, Port, Sites},
     };
 
     fn known(rates: &[u64]) -> Ports {
@@ -289,6 +302,33 @@ mod tests {
         let as_fast = LinkMatrix::uniform(4, 1.0);
         let (name, _) = chosen(&Request { ports: Some(&ports), links: Some(&as_fast), ..request });
         assert_eq!(name, "weighted(radix,16x3,0)");
+    }
+
+    /// Two sites of two hosts, whose uplinks are known or not.
+    fn in_sites(of_ranks: &[u8], uplink: u64) -> Ports {
+        let uplink = Port { out: uplink, into: uplink };
+        known(&[0; 4]).with_sites(Sites::new(of_ranks.to_vec(), vec![uplink; 2]).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn sites_whose_uplinks_nobody_knows_change_nothing() {
+        let group = Group::of_size(4);
+        let request = large(&group, &[0, 1, 2, 3]);
+        let ports = in_sites(&[0, 0, 1, 1], 0);
+        assert_eq!(chosen(&Request { ports: Some(&ports), ..request }), chosen(&request));
+    }
+
+    #[test]
+    fn ranks_that_are_apart_from_their_site_are_told_to_be_numbered_otherwise() {
+        let group = Group::of_size(4);
+        let request = large(&group, &[0, 1, 2, 3]);
+        let note =
+            "between rank 2 and others of its site are ranks of another: number the ranks site by site";
+        for (of_ranks, is_apart) in [(&[0, 0, 1, 1], false), (&[0, 1, 0, 1], true)] {
+            let ports = in_sites(of_ranks, SLOW);
+            let (name, why) = chosen(&Request { ports: Some(&ports), ..request });
+            assert_eq!(why.contains(note), is_apart, "{of_ranks:?}: {name}: {why}");
+        }
     }
 
     /// Whatever is chosen leaves no more to the busiest port than the plain choice does, in programs as they are.

@@ -28,6 +28,11 @@ impl PortTime {
         u128::from(self.busy) * u128::from(other.whole) < u128::from(other.busy) * u128::from(self.whole)
     }
 
+    /// Whether no port whose rate is known carries anything.
+    pub(super) fn is_nothing(self) -> bool {
+        self.busy == 0
+    }
+
     /// Whether it is less than so many hundredths of another one.
     pub(super) fn is_below(self, percent: u64, other: Self) -> bool {
         let [own, others] = [(self, other), (other, self)]

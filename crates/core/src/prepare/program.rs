@@ -334,6 +334,8 @@ pub(super) enum PerSegment {
     Proportional {
         /// The elements of a grain.
         grain: usize,
+        /// In how many segments the whole buffer goes; a simulation may [run](Prepared::segments) fewer of them.
+        whole: u32,
     },
     /// A segment is a piece of the buffer, in which all chunks lie side by side.
     SideBySide(SegmentEdges),
@@ -344,6 +346,8 @@ pub(super) enum PerSegment {
 pub(super) struct SegmentEdges {
     /// How many elements a segment has, but for the last.
     length: usize,
+    /// In how many segments the whole buffer goes.
+    whole: u32,
     /// The first element of each chunk, counted from the segment's first, and the end of the last.
     edges: Vec<usize>,
     /// The same in the last segment, which may be shorter.
@@ -361,33 +365,37 @@ impl SegmentEdges {
             None | Some(0) => length,
             Some(rest) => rest,
         };
-        Self { length, edges: edges(length), in_last: edges(last) }
+        let whole = count.div_ceil(length.max(1)).max(1) as u32;
+        Self { length, whole, edges: edges(length), in_last: edges(last) }
     }
 
     /// The elements of some chunks in a segment of so many, counted from the buffer's first.
     #[inline]
-    fn elements(&self, run: ChunkRun, segment: u32, segments: u32) -> Range<usize> {
-        let edges = if segment + 1 < segments { &self.edges } else { &self.in_last };
+    fn elements(&self, run: ChunkRun, segment: u32) -> Range<usize> {
+        let edges = if segment + 1 < self.whole { &self.edges } else { &self.in_last };
         let start = self.length * segment as usize;
         start + edges[run.first as usize]..start + edges[run.chunks().end as usize]
     }
 }
 
 impl PerSegment {
-    /// Those of a cut into chunks that are cut into segments, where the longest chunk has so many and edges are on grains.
-    pub(super) fn new(cut: &Cut, elements: usize, grain: usize) -> Self {
+    /// Those of a cut into chunks that are cut into so many segments, where the longest chunk has so many elements in each and edges
+    /// are on grains.
+    pub(super) fn new(cut: &Cut, segments: u32, elements: usize, grain: usize) -> Self {
         match cut {
-            Cut::Weighted { .. } => Self::Proportional { grain },
+            Cut::Weighted { .. } => Self::Proportional { grain, whole: segments },
             Cut::Even { .. } | Cut::Blocks { .. } | Cut::Given { .. } => Self::Same(elements),
         }
     }
 
-    /// Those of a chunk of so many elements that goes in so many segments.
+    /// Those of a chunk of so many elements.
     #[inline]
-    fn of(&self, elements: usize, segments: u32) -> usize {
+    fn of(&self, elements: usize) -> usize {
         match self {
             Self::Same(elements) => *elements,
-            Self::Proportional { grain } => elements.div_ceil(segments as usize).next_multiple_of(*grain),
+            Self::Proportional { grain, whole } => {
+                elements.div_ceil(*whole as usize).next_multiple_of(*grain)
+            }
             Self::SideBySide(_) => unreachable!("segments are no pieces of chunks that lie side by side"),
         }
     }
@@ -520,7 +528,7 @@ impl Prepared {
     /// The elements of some chunks' segment, counted from the buffer's first.
     pub fn elements(&self, run: ChunkRun, segment: u32) -> Range<usize> {
         match &self.per_segment {
-            PerSegment::SideBySide(edges) => edges.elements(run, segment, self.segments),
+            PerSegment::SideBySide(edges) => edges.elements(run, segment),
             _ => self.piece(self.whole(run.first), segment, 1),
         }
     }
@@ -535,7 +543,7 @@ impl Prepared {
     /// than there are.
     pub fn segments_of(&self, chunk: Chunk) -> u32 {
         let elements = self.whole(chunk).len();
-        elements.div_ceil(self.per_segment.of(elements, self.segments).max(1)).max(1) as u32
+        elements.div_ceil(self.per_segment.of(elements).max(1)).max(1) as u32
     }
 
     /// How many bytes some chunks take in a stage.
@@ -554,7 +562,7 @@ impl Prepared {
     fn slice(&self, chunks: &[Range<usize>], run: ChunkRun, segment: u32, width: usize) -> Range<usize> {
         match &self.per_segment {
             PerSegment::SideBySide(edges) => {
-                let elements = edges.elements(run, segment, self.segments);
+                let elements = edges.elements(run, segment);
                 elements.start * width..elements.end * width
             }
             _ => self.piece(&chunks[run.first as usize], segment, width),
@@ -563,7 +571,7 @@ impl Prepared {
 
     /// The bytes of a segment of a chunk, which is cut into segments.
     fn piece(&self, whole: &Range<usize>, segment: u32, width: usize) -> Range<usize> {
-        let per_segment = self.per_segment.of(whole.len(), self.segments);
+        let per_segment = self.per_segment.of(whole.len());
         let from = (whole.start + per_segment * segment as usize).min(whole.end);
         let to = (from + per_segment).min(whole.end);
         from * width..to * width

@@ -3,7 +3,7 @@
 use super::TopologyError;
 use super::text::{Position, TextCursor, figure, shown};
 use crate::trace;
-use alloc::{format, string::String, vec, vec::Vec};
+use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
 
 /// How deep values nest at most.
 const DEPTH: usize = 32;
@@ -162,7 +162,7 @@ impl TextCursor {
     }
 
     fn object(&mut self, depth: usize) -> Result<JsonKind, TopologyError> {
-        let mut fields = vec![];
+        let (mut fields, mut names) = (vec![], BTreeSet::new());
         self.items('}', &mut |scanner| {
             scanner.skip_spaces();
             if scanner.peek() != Some('"') {
@@ -170,7 +170,7 @@ impl TextCursor {
             }
             let at = scanner.at;
             let name = scanner.string()?;
-            if fields.iter().any(|(known, _)| *known == name) {
+            if !names.insert(name.clone()) {
                 return Err(at.error(format!("{} again", shown(&name)), "each name once"));
             }
             scanner.skip_spaces();

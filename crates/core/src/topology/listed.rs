@@ -4,8 +4,8 @@
 use super::json::{JsonKind, JsonValue, parse};
 use super::text::amount;
 use super::{
-    LinkKind, MOST_NODES, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode, TopologyPort,
-    TopologySite, by_mxnet_rules,
+    LinkKind, MOST_NODES, MOST_SITES, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode,
+    TopologyPort, TopologySite, by_mxnet_rules,
 };
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 
@@ -86,7 +86,7 @@ fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
 
 fn with_ports(ports: &JsonValue, topology: Topology) -> Result<Topology, TopologyError> {
     let mut read: Vec<TopologyPort> = vec![];
-    for item in ports.list("a list of ports")? {
+    for item in at_most(ports, ports.list("a list of ports")?, MOST_NODES, "ports")? {
         let found = port(item, topology.nodes())?;
         if read.iter().any(|known| known.host == found.host) {
             let name = &topology.nodes()[found.host].name;
@@ -99,7 +99,7 @@ fn with_ports(ports: &JsonValue, topology: Topology) -> Result<Topology, Topolog
 
 fn with_sites(sites: &JsonValue, topology: Topology) -> Result<Topology, TopologyError> {
     let (mut read, mut names): (Vec<TopologySite>, Vec<String>) = (vec![], vec![]);
-    for item in sites.list("a list of sites")? {
+    for item in at_most(sites, sites.list("a list of sites")?, MOST_SITES, "sites")? {
         check_keys(item, &["name", "hosts", "out", "into"])?;
         let name = field(item, "name")?;
         let text = name.text("a name in quotation marks")?;
@@ -154,6 +154,19 @@ fn of_matrix(value: &JsonValue) -> Result<Topology, TopologyError> {
             let peers: Vec<bool> = peers.iter().flatten().map(|entry| *entry > 0.0).collect();
             by_mxnet_rules(&topology, Some(&peers))
         }
+    }
+}
+
+/// The items of a list that has no more than a topology can have, so that what is read of each may look at all before it.
+fn at_most<'a>(
+    list: &JsonValue,
+    items: &'a [JsonValue],
+    most: usize,
+    what: &str,
+) -> Result<&'a [JsonValue], TopologyError> {
+    match items.len() <= most {
+        true => Ok(items),
+        false => Err(list.at.error(format!("{} {what}", items.len()), format!("at most {most} {what}"))),
     }
 }
 
@@ -214,7 +227,7 @@ fn of_links(value: &JsonValue) -> Result<Topology, TopologyError> {
     let missing =
         || value.at.error("an object without \"nodes\" and \"links\", \"ports\" or \"sites\"", "both");
     let nodes = value.get("nodes").ok_or_else(missing)?;
-    let nodes = nodes_of(nodes.list("a list of nodes")?)?;
+    let nodes = nodes_of(at_most(nodes, nodes.list("a list of nodes")?, MOST_NODES, "nodes")?)?;
     let links = match value.get("links") {
         Some(links) => links.list("a list of links")?,
         None if value.get("ports").or(value.get("sites")).is_some() => &[],

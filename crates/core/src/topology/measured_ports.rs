@@ -7,6 +7,9 @@ use alloc::{vec, vec::Vec};
 /// does not grow with their number.
 pub const MOST_IN_BLOCK: usize = 16;
 
+/// How often each turn comes. What disturbs one of them does not disturb the others.
+pub const TURN_REPEATS: usize = 2;
+
 /// Of how many parts of a turn the first two do not count: they take what a token bucket has saved, and what TCP needs to begin.
 const PARTS: u64 = 8;
 const UNCOUNTED: u64 = 2;
@@ -25,8 +28,8 @@ pub struct PortArrival {
 pub struct PortFindings {
     /// Bytes/s from all others of its block at once.
     pub into: u64,
-    /// Bytes/s from each host of its block, by place, while that sent to all others at once.
-    pub parts: [u64; MOST_IN_BLOCK],
+    /// Bytes/s from each host of its block, by place, in each of the turns in which that sent to all others at once.
+    pub parts: [[u64; MOST_IN_BLOCK]; TURN_REPEATS],
     /// How long an empty message takes from or to the others, at most.
     pub nanoseconds: u64,
 }
@@ -104,8 +107,12 @@ pub fn measured_ports(hosts: &[u32], found: &[PortFindings]) -> Result<Option<Po
     for block in &blocks {
         for (place, leader) in block.iter().enumerate() {
             let own = &found[*leader as usize];
-            let others = block.iter().filter(|other| *other != leader);
-            let out = others.map(|other| found[*other as usize].parts[place]).fold(0u64, u64::saturating_add);
+            // Flows that share a port are not equally fast in each turn: only those of one turn add up to what it carries.
+            let in_turn = |turn: usize| {
+                let others = block.iter().filter(|other| *other != leader);
+                others.map(|other| found[*other as usize].parts[turn][place]).fold(0u64, u64::saturating_add)
+            };
+            let out = (0..TURN_REPEATS).map(in_turn).max().unwrap_or(0);
             if own.into == 0 || out == 0 {
                 let problem = alloc::format!("the port of rank {leader}'s host was not measured");
                 return Err(TopologyError::whole(problem, "measure again"));
@@ -181,13 +188,27 @@ mod tests {
         }
     }
 
+    /// In one turn most of a port goes to one host, in the next to another one, as where a part of the way is crowded.
+    #[test]
+    fn flows_of_different_turns_do_not_add_up() {
+        let mut found = vec![PortFindings { into: 9_000_000, ..PortFindings::default() }; 3];
+        for (receiver, rates) in [(1, [7_000_000, 3_000_000]), (2, [3_000_000, 6_000_000])] {
+            (0..TURN_REPEATS).for_each(|turn| found[receiver].parts[turn][0] = rates[turn]);
+        }
+        for (receiver, place) in [(0, 1), (0, 2)] {
+            found[receiver].parts[0][place] = 9_000_000;
+        }
+        let ports = measured_ports(&[0, 1, 2], &found).unwrap().unwrap();
+        assert_eq!(ports.port(0), Port { out: 10_000_000, into: 9_000_000 });
+    }
+
     #[test]
     fn ports_are_what_all_others_found_together() {
         let hosts = [0, 0, 1, 2];
         let mut found = vec![PortFindings::default(); 4];
         let finding = |into, parts: [u64; 3], nanoseconds| {
             let mut all = PortFindings { into, nanoseconds, ..PortFindings::default() };
-            all.parts[..3].copy_from_slice(&parts);
+            all.parts[0][..3].copy_from_slice(&parts);
             all
         };
         found[0] = finding(9_000, [0, 2_000, 3_000], 40);

@@ -18,7 +18,9 @@ impl Port {
 
     /// One of these GB/s, 0 where a rate is not known.
     pub(super) fn of_gigabytes(out: f64, into: f64) -> Self {
-        let rate = |gigabytes: f64| (gigabytes * 1e9 + 0.5) as u64;
+        // What is slow is not unknown.
+        let least = |gigabytes: f64| u64::from(gigabytes > 0.0);
+        let rate = |gigabytes: f64| ((gigabytes * 1e9 + 0.5) as u64).max(least(gigabytes));
         Self { out: rate(out), into: rate(into) }
     }
 
@@ -43,5 +45,20 @@ impl Port {
     /// Whether nothing is known of it.
     pub(super) fn is_unknown(self) -> bool {
         self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_slow_is_not_unknown() {
+        for slow in [1e-300, 1e-12, 1e-7] {
+            let port = Port::of_gigabytes(slow, 0.0).in_units();
+            assert_eq!(port, Port { out: UNIT, into: 0 }, "{slow}");
+            assert!(!port.is_unknown());
+        }
+        assert!(Port::of_gigabytes(0.0, 0.0).in_units().is_unknown());
     }
 }

@@ -72,7 +72,10 @@ pub(super) fn amount(number: f64, at: Position) -> Result<f64, TopologyError> {
     if number.is_finite() && number >= 0.0 && number <= f64::from(f32::MAX) {
         return Ok(number);
     }
-    Err(at.error(figure(number), "a number that is finite and not negative, 0 for no link"))
+    Err(at.error(
+        figure(number),
+        "a number that is finite and not negative, at most 3.4e38; 0 is no link, or a rate that is not known",
+    ))
 }
 
 /// A number as an error shows it: without hundreds of digits.

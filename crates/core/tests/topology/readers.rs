@@ -112,6 +112,21 @@ fn matrices_are_read_from_json_and_csv() {
     assert_eq!((links.weight(0, 1), links.weight(0, 2)), (0.0, 2.0));
 }
 
+/// What is read of a node looks at all before it, so a list of hundreds of thousands is refused by its length.
+#[test]
+fn lists_that_are_too_long_are_refused_before_their_items_are_read() {
+    let nodes = |count: usize| vec!["{\"name\": \"same\", \"kind\": \"host\"}"; count].join(", ");
+    let text = |rest: &str, count| format!("{{\"nodes\": [{}], {rest}}}", nodes(count));
+    let many = |item: &str, count: usize| vec![item; count].join(", ");
+    for (text, said) in [
+        (text("\"links\": []", 257), "line 1, column 11: 257 nodes; expected at most 256 nodes"),
+        (text(&format!("\"ports\": [{}]", many("{}", 257)), 1), "257 ports; expected at most 256 ports"),
+        (text(&format!("\"sites\": [{}]", many("{}", 256)), 1), "256 sites; expected at most 255 sites"),
+    ] {
+        assert!(problem(&text).contains(said), "{}", problem(&text));
+    }
+}
+
 #[test]
 fn errors_of_matrices_say_where_and_what() {
     for (text, said) in [

@@ -5,8 +5,8 @@ use crate::{
     Communicator, Error, Region, Result,
     config::settings,
     core::topology::{
-        MOST_IN_BLOCK, PortArrival, PortFindings, Ports, mean_rate, measured_ports, measuring_blocks,
-        median_rate, steady_rates,
+        MOST_IN_BLOCK, PortArrival, PortFindings, Ports, TURN_REPEATS, mean_rate, measured_ports,
+        measuring_blocks, median_rate, steady_rates,
     },
 };
 use std::{
@@ -17,8 +17,6 @@ use std::{
 
 /// How long messages flow in a turn.
 const TURN: Duration = Duration::from_millis(200);
-/// How often each turn comes. What disturbs one of them does not disturb the others.
-pub(super) const REPEATS: usize = 2;
 /// By how much a turn takes longer with its barrier and what is under way at its end.
 const SLACK: Duration = Duration::from_millis(100);
 /// Messages of a flow under way at a time: together as much as flows in half a turn, so that threads may be away for long without
@@ -56,7 +54,7 @@ impl<'a> PortMeasurement<'a> {
 
     /// In how many turns it measures: two for each host of the largest block, each of them repeated; none for one host.
     pub fn turns(&self) -> usize {
-        2 * REPEATS * self.most_hosts()
+        2 * TURN_REPEATS * self.most_hosts()
     }
 
     /// How long it takes at most, where each port carries 10 Mbit/s or more.
@@ -75,12 +73,16 @@ impl<'a> PortMeasurement<'a> {
     pub fn run(self, mut done: impl FnMut(usize)) -> Result<Option<Ports>> {
         let me = self.comm.rank();
         let block = self.blocks.iter().find(|block| block.contains(&me)).map_or(&[][..], Vec::as_slice);
-        let (mut into, mut parts, mut nanoseconds, mut turn) = (0, [0; MOST_IN_BLOCK], 0, 0);
-        for place in (0..REPEATS).flat_map(|_| 0..self.most_hosts()) {
+        let (mut findings, mut turn) = (PortFindings::default(), 0);
+        let places = 0..self.most_hosts();
+        for (repeat, place) in
+            (0..TURN_REPEATS).flat_map(|repeat| places.clone().map(move |place| (repeat, place)))
+        {
             for is_into in [true, false] {
                 self.comm.barrier()?;
                 let centre = block.get(place).copied();
-                let own: &mut u64 = if is_into { &mut into } else { &mut parts[place] };
+                let own: &mut u64 =
+                    if is_into { &mut findings.into } else { &mut findings.parts[repeat][place] };
                 if let Some(centre) = centre {
                     let others: Vec<u32> = block.iter().copied().filter(|rank| *rank != centre).collect();
                     let (one, many) = ([centre], &others[..]);
@@ -92,21 +94,23 @@ impl<'a> PortMeasurement<'a> {
                         if is_receiver { flows.received(senders)? } else { flows.served(receivers)? };
                     // What disturbs a turn makes a port slower, not faster.
                     *own = median_rate(found.rates).max(*own);
-                    nanoseconds = nanoseconds.max(found.nanoseconds);
+                    findings.nanoseconds = findings.nanoseconds.max(found.nanoseconds);
                 }
                 turn += 1;
                 done(turn);
             }
         }
-        let mut own = [0; MOST_IN_BLOCK + 2];
-        own[..2].copy_from_slice(&[into, nanoseconds]);
-        own[2..].copy_from_slice(&parts);
+        let mut own = [0; 2 + TURN_REPEATS * MOST_IN_BLOCK];
+        own[..2].copy_from_slice(&[findings.into, findings.nanoseconds]);
+        own[2..].copy_from_slice(findings.parts.as_flattened());
         let mut all = vec![0u64; own.len() * self.comm.size() as usize];
         self.comm.all_gather(&own, &mut all)?;
         let findings = |row: &[u64]| PortFindings {
             into: row[0],
             nanoseconds: row[1],
-            parts: std::array::from_fn(|place| row[2 + place]),
+            parts: std::array::from_fn(|repeat| {
+                std::array::from_fn(|place| row[2 + repeat * MOST_IN_BLOCK + place])
+            }),
         };
         let found: Vec<PortFindings> = all.chunks(own.len()).map(findings).collect();
         measured_ports(&self.hosts, &found)

@@ -1,10 +1,12 @@
 //! What the uplinks of sites carry: all hosts of a site receive from others at once, then send to others at once.
 
-use super::ports::{REPEATS, TurnFlows, longest};
+use super::ports::{TurnFlows, longest};
 use crate::{
     Communicator, Error, Result,
     config::settings,
-    core::topology::{LinkMatrix, Ports, SiteFlow, Sites, found_sites, measured_sites, site_flows},
+    core::topology::{
+        LinkMatrix, Ports, SiteFlow, Sites, TURN_REPEATS, found_sites, measured_sites, site_flows,
+    },
 };
 use std::{fmt, time::Duration};
 
@@ -28,7 +30,7 @@ impl<'a> SiteMeasurement<'a> {
 
     /// In how many turns it measures, each of them repeated.
     pub fn turns(&self) -> usize {
-        REPEATS * self.turns.len()
+        TURN_REPEATS * self.turns.len()
     }
 
     /// How long it takes at most, where each uplink carries 10 Mbit/s or more.
