@@ -53,7 +53,7 @@ pub(crate) struct Options {
     /// Reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=MOST_RANKS))]
     reducers: u32,
-    /// Microseconds of a round trip between hosts, as a job measures it
+    /// Microseconds of a round trip between hosts, as a job measures it; below 1000 it counts as none
     #[arg(long, value_name = "T", value_parser = whole(1..=10_000_000))]
     round_trip_us: Option<u32>,
     /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded

@@ -273,7 +273,7 @@ mod tests {
         let sites = || Sites::new(vec![0, 1], vec![Port { out: 1000, into: 0 }; 2]).unwrap();
         let with_sites = ports().unwrap().with_sites(sites()).unwrap();
         let with_sites = format!("{:016x}", digest(&with_sites.to_bytes()));
-        let round_trips = digest_of_numbers(&[0, 40]);
+        let round_trips = digest_of_numbers(&[0, 4_096]);
         let changes: [(&str, &str, &str, Change); 17] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
@@ -302,7 +302,7 @@ mod tests {
             }),
             ("HERRINGBONE_CALIBRATION", "none", &calibration, |other| other.calibration = vec![1]),
             (ROUND_TRIPS, "none", &round_trips, |other| {
-                other.wiring.round_trips = RoundTrips::new(&[0, 40], &[0, 1])
+                other.wiring.round_trips = RoundTrips::new(&[0, 4_100], &[0, 1])
             }),
         ];
         for (name, ours, theirs, change) in changes {

@@ -6,13 +6,17 @@
 
 use alloc::vec::Vec;
 
+/// Round trips below these microseconds count as none: the thresholds of sizes are those of such networks, and a busy machine's kernel is
+/// off by as much.
+const NEAR_MICROSECONDS: u32 = 1_000;
+
 /// The longest round trip that counts, in microseconds.
 const MOST_MICROSECONDS: u32 = 10_000_000;
 
 /// The round trips of a job's ranks to rank 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoundTrips {
-    /// Of each rank, in microseconds; 0 for those on rank 0's host, and where none is known.
+    /// Of each rank, in microseconds; 0 for those on or near rank 0's host, and where none is known.
     microseconds: Vec<u32>,
 }
 
@@ -23,8 +27,8 @@ impl RoundTrips {
     pub fn new(microseconds: &[u32], hosts: &[u32]) -> Self {
         let here = hosts.first();
         let of_rank = |(rank, time): (usize, &u32)| match hosts.get(rank) == here {
-            true => 0,
-            false => rounded((*time).min(MOST_MICROSECONDS)),
+            false if *time >= NEAR_MICROSECONDS => rounded((*time).min(MOST_MICROSECONDS)),
+            _ => 0,
         };
         let all: Vec<u32> = microseconds.iter().enumerate().map(of_rank).collect();
         if all.iter().all(|time| *time == 0) { Self::default() } else { Self { microseconds: all } }
@@ -74,10 +78,10 @@ mod tests {
 
     #[test]
     fn the_longest_way_to_rank_0_is_taken_for_all() {
-        let trips = RoundTrips::new(&[0, 40, 210, 40_100, u32::MAX], &[7, 7, 8, 9, 4]);
-        assert_eq!(trips.numbers(), [0, 0, 192, 32_768, 8_388_608]);
+        let trips = RoundTrips::new(&[0, 1_400, 2_100, 40_100, u32::MAX], &[7, 7, 8, 9, 4]);
+        assert_eq!(trips.numbers(), [0, 0, 2_048, 32_768, 8_388_608]);
         assert_eq!(trips.nanoseconds(&[0, 1, 2, 3]), Some(16_384_000));
-        assert_eq!(trips.nanoseconds(&[1, 2]), Some(96_000), "rank 1 shares rank 0's host");
+        assert_eq!(trips.nanoseconds(&[1, 2]), Some(1_024_000), "rank 1 shares rank 0's host");
         assert_eq!(trips.nanoseconds(&[0, 1]), None, "they share a host");
         assert_eq!(trips.nanoseconds(&[2, 3]), None, "nobody has measured from one to the other");
         assert_eq!(trips.nanoseconds(&[]), None);
@@ -87,7 +91,8 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_nothing() {
-        assert_eq!(RoundTrips::new(&[0, 30], &[1, 1]), RoundTrips::default());
+        assert_eq!(RoundTrips::new(&[0, 3_000], &[1, 1]), RoundTrips::default());
+        assert_eq!(RoundTrips::new(&[0, 999, 400], &[1, 2, 3]), RoundTrips::default(), "hosts that are near");
         assert_eq!(RoundTrips::new(&[0, 0, 0], &[1, 2, 3]), RoundTrips::default());
         assert_eq!(RoundTrips::default().nanoseconds(&[0, 1, 2]), None);
         assert_eq!(RoundTrips::of_numbers(vec![0, u32::MAX]).numbers(), [0, MOST_MICROSECONDS]);
