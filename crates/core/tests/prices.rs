@@ -98,6 +98,25 @@ fn prices_are_near_to_what_is_simulated() {
     assert!(10 * within >= 9 * all, "{within} of {all} prices");
 }
 
+/// A port that was idle lets some KiB through at once, and calls that follow each other wait until it may do so again.
+#[test]
+fn what_a_bucket_lets_through_at_once_is_paid_for() {
+    for bytes in [4 << 10, 16 << 10, 64 << 10] {
+        let mut cell = Cell::new((4, 1, 0), (100, 60), bytes);
+        cell.known.costs.bucket = 64 << 10;
+        let request = cell.request();
+        let simulated = predicted::compared(&request, &cell.known, cell.sizing).unwrap().by_time;
+        let price = |algorithm: &Algorithm| cell.price(&request, algorithm).unwrap();
+        let ratio = |candidate: &predicted::Candidate| {
+            price(&candidate.algorithm) as f64 * 1e3 / candidate.outcome.total() as f64
+        };
+        let far_off = simulated.iter().find(|candidate| !(0.75..1.34).contains(&ratio(candidate)));
+        assert!(far_off.is_none(), "{bytes} B: {far_off:?}");
+        let star = price(&Algorithm::Star);
+        assert!(2 * star > 3 * price(&simulated[0].algorithm), "{bytes} B: {star} ns by star");
+    }
+}
+
 #[test]
 fn no_size_is_too_large_for_a_price() {
     let cell = Cell::new((8, 4, 2), (100, 20_000), 1 << 20);

@@ -89,9 +89,15 @@ impl Walked<'_> {
         let segments = usual.segments;
         let thread = members().map(|member| self.thread(member, segments)).max().unwrap_or(0);
         let thread = thread.max(self.on_shared_cores(&works, segments));
-        let port = works.iter().map(|(host, work)| self.port(*host, work, way.comes_back, segments)).max();
-        let port = port.unwrap_or(0).max(self.busiest_uplink(&works, way.comes_back, segments));
         let costs = &self.rig.costs;
+        let busy_with = |comes_back: bool, bucket: u64| {
+            let line = PricedLine { comes_back, segments, bucket };
+            let port = works.iter().map(|(host, work)| self.port(*host, work, line)).max();
+            port.unwrap_or(0).max(self.busiest_uplink(&works, line))
+        };
+        let port = busy_with(way.comes_back, costs.bucket);
+        // What a bucket lets through at once has to flow back into it before the next call, both ways at the same time.
+        let sustained = busy_with(false, 0);
         let segment = self.bytes(u64::from(self.schedule.cut().most_units())) / segments;
         let span = works.iter().map(|(_, work)| work.span).max().unwrap_or(1);
         let message = segment.saturating_mul(u64::from(self.request.widening) * u64::from(span));
@@ -123,7 +129,7 @@ impl Walked<'_> {
         let inside = inside.saturating_mul(way.local_rounds);
         let first = across.saturating_add(inside).saturating_add(grant);
         let one_by_one = first.saturating_add(busy / segments * (segments - 1));
-        costs.call.saturating_add(together.max(one_by_one))
+        costs.call.saturating_add(together.max(one_by_one)).max(sustained)
     }
 
     /// How long the slower way of a host's port takes for so many bytes, if that is more than its bucket.
@@ -193,7 +199,7 @@ impl Walked<'_> {
     }
 
     /// How long a host's port is busy. Where results come back, that of the last segment does after all inputs have gone out.
-    fn port(&self, host: u32, work: &HostWork, comes_back: bool, segments: u64) -> Picoseconds {
+    fn port(&self, host: u32, work: &HostWork, line: PricedLine) -> Picoseconds {
         let port = self.rig.ports[host as usize];
         let count = |member: &MemberWork| member.sent.times.max(member.received.times);
         let messages: u64 = work.members.iter().map(count).sum();
@@ -203,11 +209,11 @@ impl Walked<'_> {
         };
         let rates = [port.out, port.into].map(|rate| self.rig.payload_rate(host, rate));
         let carried = work.carried.map(|units| Handled { times: messages, units });
-        self.carrying(carried, rates, comes_back, segments)
+        self.carrying(carried, rates, line)
     }
 
     /// How long the busiest uplink of a site is busy with what all of the site's hosts send to others and receive from them.
-    fn busiest_uplink(&self, works: &[(u32, HostWork)], comes_back: bool, segments: u64) -> Picoseconds {
+    fn busiest_uplink(&self, works: &[(u32, HostWork)], line: PricedLine) -> Picoseconds {
         let Some(sites) = &self.rig.sites else { return 0 };
         let crossed = |site: u32| {
             let hosts = works.iter().filter(|(host, _)| sites.of_host(*host) == Some(site));
@@ -217,29 +223,33 @@ impl Walked<'_> {
                 [out.plus(more_out), into.plus(more_into)]
             })
         };
-        let times = (0..)
-            .zip(self.uplinks())
-            .map(|(site, rates)| self.carrying(crossed(site), rates, comes_back, segments));
+        let times = (0..).zip(self.uplinks()).map(|(site, rates)| self.carrying(crossed(site), rates, line));
         times.max().unwrap_or(0)
     }
 
     /// How long a port or an uplink is busy with what goes out of it and into it, at these rates for payload.
-    fn carrying(
-        &self,
-        [out, into]: [Handled; 2],
-        rates: [u64; 2],
-        comes_back: bool,
-        segments: u64,
-    ) -> Picoseconds {
+    fn carrying(&self, [out, into]: [Handled; 2], rates: [u64; 2], line: PricedLine) -> Picoseconds {
+        let PricedLine { comes_back, segments, bucket } = line;
         let busy = |carried: Handled, rate: u64| {
             let headers = (HEADER_BYTES * carried.times).saturating_mul(segments);
             let bytes = self.bytes(carried.units).saturating_add(headers);
-            duration(bytes.saturating_sub(self.rig.costs.bucket), rate)
+            duration(bytes.saturating_sub(bucket), rate)
         };
         let ways = [busy(out, rates[0]), busy(into, rates[1])];
         let (more, less) = (ways[0].max(ways[1]), ways[0].min(ways[1]));
         if comes_back { more.saturating_add(less / segments) } else { more }
     }
+}
+
+/// How a port or an uplink is used.
+#[derive(Clone, Copy, Debug)]
+struct PricedLine {
+    /// Whether results come back, that of the last segment after all inputs have gone out.
+    comes_back: bool,
+    /// How many segments there are.
+    segments: u64,
+    /// How many bytes it lets through at once.
+    bucket: u64,
 }
 
 /// What a walk through some programs does not show.
