@@ -221,15 +221,7 @@ impl<'a> ScheduleSearch<'a> {
         if verified.order() != Order::Fixed {
             return false;
         }
-        let work = Workload {
-            verified: &verified,
-            call,
-            sizing,
-            operations: 1,
-            at_once: 1,
-            parts: None,
-            segments: 0,
-        };
+        let work = Workload::of_one(&verified, call, sizing);
         let Ok(outcome) = estimate(MOST_MESSAGES, &work, rig) else { return false };
         let time = outcome.total();
         let place = self.kept.partition_point(|(known, _)| *known <= time);

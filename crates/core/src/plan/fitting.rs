@@ -160,15 +160,7 @@ impl Proved<'_, '_> {
         let request = &self.timed.request;
         let machine = predicted::machine(request, known, self.reducers);
         let call = predicted::call(request, request.bytes);
-        let work = Workload {
-            verified: &self.verified,
-            call,
-            sizing,
-            operations: 1,
-            at_once: 1,
-            parts: None,
-            segments: 0,
-        };
+        let work = Workload::of_one(&self.verified, call, sizing);
         // Constants by which a call would never end are as far off as any can be.
         estimate(MOST_MESSAGES, &work, &machine).map_or(Picoseconds::MAX, |outcome| outcome.total())
     }

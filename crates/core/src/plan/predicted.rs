@@ -126,7 +126,7 @@ pub(super) fn call(request: &Request<'_>, bytes: u64) -> Call {
 
 fn workload<'a>(request: &Request<'_>, verified: &'a Verified, sizing: Sizing) -> Workload<'a> {
     let call = call(request, request.bytes);
-    Workload { verified, call, sizing, operations: 1, at_once: 1, parts: None, segments: 0 }
+    Workload::of_one(verified, call, sizing)
 }
 
 /// How many messages the choice for a size goes through, at most.

@@ -37,15 +37,7 @@ pub fn listed(problem: &Problem<'_>, request: &Request<'_>) -> Vec<Listed> {
         let schedule = algorithm.schedule(call.collective, group, &layout).ok()?;
         let verified = verify(schedule, call.collective, group).ok()?;
         let order = verified.order();
-        let work = Workload {
-            verified: &verified,
-            call,
-            sizing,
-            operations: 1,
-            at_once: 1,
-            parts: None,
-            segments: 0,
-        };
+        let work = Workload::of_one(&verified, call, sizing);
         let time = estimate(MOST_MESSAGES, &work, rig).ok()?.total();
         Some(Listed { algorithm, time, order })
     };

@@ -27,7 +27,12 @@ pub struct Workload<'a> {
     pub segments: u32,
 }
 
-impl Workload<'_> {
+impl<'a> Workload<'a> {
+    /// A single operation, all of it, whose parts are equal.
+    pub fn of_one(verified: &'a Verified, call: Call, sizing: Sizing) -> Self {
+        Self { verified, call, sizing, operations: 1, at_once: 1, parts: None, segments: 0 }
+    }
+
     /// The staging memory that an operation gets at most in the default configuration, in bytes: 7/8 of 64 MiB.
     pub const STAGED: usize = 56 << 20;
     /// How many operations run at once in the default configuration.
