@@ -26,7 +26,8 @@ CHECKERS := target/deploy-tools
 PACKAGERS := target/package-tools
 BROWSER := target/browser-tools
 WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
-	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.pth' -o -name '*.toml' -o -name py.typed -o -path '*/assets/*' \) \
+	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.pth' -o -name '*.toml' -o -name py.typed -o -path '*/assets/*' \
+	-o -path 'crates/cli/models/*' \) \
 	-not -path '*/tests/*' -not -path 'crates/capi/*')
 
 SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \

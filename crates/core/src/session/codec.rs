@@ -298,7 +298,8 @@ impl<'a> Reader<'a> {
                 Ports::from_bytes(bytes).ok_or(Malformed("ports that are none"))
             })
         })?;
-        let round_trips = RoundTrips::of_numbers(self.list(Self::u32)?);
+        let round_trips = RoundTrips::of_numbers(self.list(Self::u32)?)
+            .ok_or(Malformed("a round trip that is too long"))?;
         Ok(Wiring { links, ports, round_trips })
     }
 

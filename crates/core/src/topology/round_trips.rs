@@ -34,9 +34,9 @@ impl RoundTrips {
         if all.iter().all(|time| *time == 0) { Self::default() } else { Self { microseconds: all } }
     }
 
-    /// What has these numbers, which are [`numbers`](Self::numbers) of another process.
-    pub fn of_numbers(numbers: Vec<u32>) -> Self {
-        Self { microseconds: numbers.into_iter().map(|time| time.min(MOST_MICROSECONDS)).collect() }
+    /// What has these numbers, which are [`numbers`](Self::numbers) of another process; `None` if one is longer than any that counts.
+    pub fn of_numbers(numbers: Vec<u32>) -> Option<Self> {
+        numbers.iter().all(|time| *time <= MOST_MICROSECONDS).then_some(Self { microseconds: numbers })
     }
 
     /// The microseconds of each rank; nothing if none is known.
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(trips.nanoseconds(&[2, 3]), None, "nobody has measured from one to the other");
         assert_eq!(trips.nanoseconds(&[]), None);
         assert_eq!(trips.among(&[3, 1]).nanoseconds(&[0, 1]), trips.nanoseconds(&[1, 3]));
-        assert_eq!(RoundTrips::of_numbers(trips.numbers().to_vec()), trips);
+        assert_eq!(RoundTrips::of_numbers(trips.numbers().to_vec()), Some(trips));
     }
 
     #[test]
@@ -95,7 +95,16 @@ mod tests {
         assert_eq!(RoundTrips::new(&[0, 999, 400], &[1, 2, 3]), RoundTrips::default(), "hosts that are near");
         assert_eq!(RoundTrips::new(&[0, 0, 0], &[1, 2, 3]), RoundTrips::default());
         assert_eq!(RoundTrips::default().nanoseconds(&[0, 1, 2]), None);
-        assert_eq!(RoundTrips::of_numbers(vec![0, u32::MAX]).numbers(), [0, MOST_MICROSECONDS]);
+        assert_eq!(
+            RoundTrips::new(&[0, u32::MAX], &[1, 2])
+                .numbers()
+                .iter()
+                .max()
+                .map(|most| *most <= MOST_MICROSECONDS),
+            Some(true)
+        );
+        assert!(RoundTrips::of_numbers(vec![0, MOST_MICROSECONDS]).is_some());
+        assert_eq!(RoundTrips::of_numbers(vec![0, MOST_MICROSECONDS + 1]), None);
     }
 
     #[test]
