@@ -46,6 +46,7 @@
 //! | [`table`] | what workers push to and pull from servers, and which pushes a pull sees |
 //! | [`replay`] | how a program that loses a process continues where it was |
 //! | [`prepare`], [`execution`], [`simulate`] | what a rank does next, segment by segment, and how long that takes |
+//! | [`training`] | how long a training's step takes that sums its gradients meanwhile |
 //! | [`search`] | which schedule is better on given machines than those of algorithms |
 //!
 //! The crate is `no_std`, forbids `unsafe` and has no dependency that does I/O, so the compiler itself keeps clocks,
@@ -99,5 +100,7 @@ pub mod prepare;
 pub mod execution;
 
 pub mod simulate;
+
+pub mod training;
 
 pub mod search;

@@ -21,7 +21,7 @@ const ORDERS: [Order; 8] = [
         lines: &[
             "lib",
             "search",
-            "interpret named plan replay table",
+            "interpret named plan replay table training",
             "simulate",
             "execution",
             "prepare",

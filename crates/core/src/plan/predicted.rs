@@ -155,6 +155,20 @@ pub fn priced(
     priced_within(MessageBudget { usual: MOST_MESSAGES, most: u64::MAX }, request, algorithm, known, sizing)
 }
 
+/// Simulates a schedule that is proved for a request, as [`priced`] does: for those that ask for many sizes of it.
+///
+/// # Errors
+/// [`Untimed`] where the request is too long, or never ends.
+pub fn predicted(
+    request: &Request<'_>,
+    verified: &Verified,
+    known: &Calibration,
+    sizing: Sizing,
+) -> Result<Prediction, Untimed> {
+    let machine = machine(request, known, verified.schedule().reducers());
+    estimate(MOST_MESSAGES, &workload(request, verified, sizing), &machine)
+}
+
 /// How many messages a simulation goes through.
 #[derive(Clone, Copy)]
 struct MessageBudget {

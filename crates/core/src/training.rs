@@ -1,0 +1,26 @@
+//! How long a step of data-parallel training takes: a worker's computing, its gradients in buckets, and what a sum of each costs.
+//!
+//! Wait-free back-propagation (Zhang et al., Poseidon, USENIX ATC 2017; DistributedDataParallel of Li et al., VLDB 2020): the sum of a
+//! bucket begins when its last gradient is ready, while the backward pass goes on. What of the sums lies behind the backward pass is
+//! exposed, and the step takes so much longer.
+//!
+//! [`buckets`] groups a step's gradients as torch does. [`timeline`] says when each bucket is summed, given what a sum costs. Costs come from
+//! outside, such as from [`simulate`](crate::simulate): this module knows no machine. Times are whole picoseconds, so all machines come to
+//! the same ones.
+//!
+//! ```
+//! use herringbone_core::training::{Bucket, BucketCost, TrainingStep, timeline};
+//!
+//! // 10 forward, 20 backward; two buckets, each of whose sums takes 8.
+//! let step = TrainingStep { forward: 10, backward: 20, after: 0 };
+//! let buckets = [(12, 100), (20, 100)].map(|(ready, bytes)| Bucket { kind: 0, bytes, ready });
+//! let cost = |_: &Bucket| BucketCost { time: 8, busy: 8 };
+//! let found = timeline(&step, &buckets, 1, cost);
+//! assert_eq!((found.exposed, found.total), (8, 38));
+//! ```
+
+mod bucket;
+mod overlap;
+
+pub use bucket::{Bucket, BucketLimits, Gradient, buckets, by_arrival};
+pub use overlap::{BucketCost, SummedBucket, Timeline, TrainingStep, timeline};

@@ -1,0 +1,199 @@
+//! When buckets are summed, and how long a step takes by it.
+
+use super::bucket::Bucket;
+use crate::simulate::Picoseconds;
+use alloc::{collections::BinaryHeap, vec::Vec};
+use core::cmp::Reverse;
+
+/// What a worker does in a step beside sums of gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainingStep {
+    /// Until the backward pass begins.
+    pub forward: Picoseconds,
+    /// The backward pass.
+    pub backward: Picoseconds,
+    /// What needs all sums and follows them: the optimizer, and the rest of the step.
+    pub after: Picoseconds,
+}
+
+impl TrainingStep {
+    /// Of one worker alone, which sums nothing.
+    pub fn computing(&self) -> Picoseconds {
+        self.forward.saturating_add(self.backward).saturating_add(self.after)
+    }
+}
+
+/// What the sum of a bucket costs where no other one is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BucketCost {
+    /// From the call to the return on the last worker.
+    pub time: Picoseconds,
+    /// For how long the busiest thread or port is busy with it; what is more than `time` counts as `time`. Sums that are under way
+    /// together share that thread or port, and hide the rest of `time`, such as latencies, behind each other.
+    pub busy: Picoseconds,
+}
+
+/// When a bucket is summed, from the beginning of the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SummedBucket {
+    /// The call.
+    pub begin: Picoseconds,
+    /// The last worker has the sum.
+    pub end: Picoseconds,
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    /// Each bucket, in the order of the sums.
+    pub buckets: Vec<SummedBucket>,
+    /// How long the sums go on after the backward pass.
+    pub exposed: Picoseconds,
+    /// The whole step: computing, and what is exposed.
+    pub total: Picoseconds,
+}
+
+/// The timeline of a step whose buckets are summed in their order, at most `in_flight` at once (0 counts as 1), each as soon as it is ready and
+/// the one before it has begun.
+///
+/// With one at once a step without overlap takes its computing and the sum of all costs. More at once never take longer: they share what is busiest
+/// in each sum, first come, first served.
+pub fn timeline(
+    step: &TrainingStep,
+    buckets: &[Bucket],
+    in_flight: u32,
+    mut cost: impl FnMut(&Bucket) -> BucketCost,
+) -> Timeline {
+    let most = in_flight.max(1) as usize;
+    let mut ends = BinaryHeap::new();
+    // When the last bucket was begun, and from when on the busiest place is free.
+    let (mut begun, mut free): (Picoseconds, Picoseconds) = (0, 0);
+    let mut summed = Vec::with_capacity(buckets.len());
+    for bucket in buckets {
+        let mut begin = begun.max(step.forward.saturating_add(bucket.ready));
+        if ends.len() == most
+            && let Some(Reverse(end)) = ends.pop()
+        {
+            begin = begin.max(end);
+        }
+        let BucketCost { time, busy } = cost(bucket);
+        let served = begin.max(free);
+        let end = served.saturating_add(time);
+        (begun, free) = (begin, served.saturating_add(busy.min(time)));
+        ends.push(Reverse(end));
+        summed.push(SummedBucket { begin, end });
+    }
+    let computed = step.forward.saturating_add(step.backward);
+    let last = summed.iter().map(|bucket| bucket.end).max().unwrap_or(0);
+    let exposed = last.saturating_sub(computed);
+    Timeline { buckets: summed, exposed, total: step.computing().saturating_add(exposed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::random::SplitMix;
+
+    const STEP: TrainingStep = TrainingStep { forward: 100, backward: 200, after: 30 };
+
+    fn bucket(bytes: u64, ready: Picoseconds) -> Bucket {
+        Bucket { kind: 0, bytes, ready }
+    }
+
+    /// A byte takes a picosecond.
+    fn by_bytes(bucket: &Bucket) -> BucketCost {
+        BucketCost { time: bucket.bytes, busy: bucket.bytes }
+    }
+
+    #[test]
+    fn without_overlap_a_step_is_computing_and_all_costs() {
+        let buckets = [10, 20, 30].map(|bytes| bucket(bytes, STEP.backward));
+        let found = timeline(&STEP, &buckets, 1, by_bytes);
+        assert_eq!((found.exposed, found.total), (60, 330 + 60));
+        let begins = found.buckets.iter().map(|bucket| bucket.begin).collect::<Vec<_>>();
+        assert_eq!(begins, [300, 310, 330]);
+    }
+
+    #[test]
+    fn where_all_others_are_hidden_the_last_cost_is_exposed() {
+        let buckets = [bucket(40, 50), bucket(40, 100), bucket(25, 200)];
+        for in_flight in [0, 1, 2, 9] {
+            let found = timeline(&STEP, &buckets, in_flight, by_bytes);
+            assert_eq!((found.exposed, found.total), (25, 330 + 25), "{in_flight}");
+        }
+        assert_eq!(found_begin(&buckets), [150, 200, 300]);
+    }
+
+    fn found_begin(buckets: &[Bucket]) -> Vec<Picoseconds> {
+        timeline(&STEP, buckets, 1, by_bytes).buckets.iter().map(|bucket| bucket.begin).collect()
+    }
+
+    #[test]
+    fn what_ends_within_the_backward_pass_is_not_exposed_and_no_bucket_is_no_sum() {
+        assert_eq!(timeline(&STEP, &[bucket(10, 50)], 1, by_bytes).exposed, 0);
+        let alone = timeline(&STEP, &[], 1, by_bytes);
+        assert_eq!((alone.exposed, alone.total, alone.buckets.len()), (0, STEP.computing(), 0));
+    }
+
+    /// Each sum takes 10, of which 4 are on the busiest port: three at once end at 10, 14 and 18, and the fourth waits for the first.
+    #[test]
+    fn sums_at_once_share_what_is_busiest() {
+        let buckets = [bucket(1, 200); 4];
+        let cost = |_: &Bucket| BucketCost { time: 10, busy: 4 };
+        let ends = |in_flight| -> Vec<Picoseconds> {
+            let found = timeline(&STEP, &buckets, in_flight, cost);
+            found.buckets.iter().map(|bucket| bucket.end - 300).collect()
+        };
+        assert_eq!(ends(3), [10, 14, 18, 22]);
+        assert_eq!(ends(1), [10, 20, 30, 40]);
+        assert_eq!(ends(2), [10, 14, 20, 24]);
+        // A port that is busy all the time leaves nothing to hide.
+        let found = timeline(&STEP, &buckets, 4, |_| BucketCost { time: 10, busy: 99 });
+        assert_eq!(found.exposed, 40);
+    }
+
+    #[test]
+    fn times_beyond_all_counting_stay_at_the_end() {
+        let cost = |_: &Bucket| BucketCost { time: u64::MAX, busy: u64::MAX };
+        assert_eq!(timeline(&STEP, &[bucket(1, 0); 3], 1, cost).total, u64::MAX);
+    }
+
+    /// A step of chance: its buckets in the order of arrival, and the cost of each.
+    fn random(chance: &mut SplitMix) -> (Vec<Bucket>, Vec<BucketCost>) {
+        let count = 1 + chance.below(12);
+        let mut ready: Vec<Picoseconds> = (0..count).map(|_| chance.below(201) as u64).collect();
+        ready.sort_unstable();
+        let costs = (0..count).map(|_| {
+            let time = chance.below(120) as u64;
+            BucketCost { time, busy: chance.below(120) as u64 }
+        });
+        let costs = costs.collect();
+        // The bytes are the place, by which the cost is found.
+        (ready.iter().zip(0..).map(|(ready, place)| bucket(place, *ready)).collect(), costs)
+    }
+
+    #[test]
+    fn more_at_once_and_cheaper_sums_never_take_longer() {
+        for seed in 0..2_000 {
+            let chance = &mut SplitMix::new(seed);
+            let (buckets, mut costs) = random(chance);
+            let total = |costs: &[BucketCost], buckets: &[Bucket], in_flight| {
+                timeline(&STEP, buckets, in_flight, |bucket| costs[bucket.bytes as usize]).total
+            };
+            let all: Vec<_> = (1..=13).map(|in_flight| total(&costs, &buckets, in_flight)).collect();
+            assert!(all.is_sorted_by(|fewer, more| fewer >= more), "seed {seed}: {all:?}");
+            let most: Picoseconds = costs.iter().map(|cost| cost.time).sum();
+            let least: Picoseconds = costs.iter().map(|cost| cost.busy.min(cost.time)).sum();
+            assert!(all[0] <= STEP.computing() + most, "seed {seed}");
+            let earliest = STEP.forward + buckets[0].ready + least + STEP.after;
+            assert!(all[12] >= earliest.max(STEP.computing()), "seed {seed}");
+            let place = chance.below(costs.len());
+            costs[place].time += chance.below(50) as u64;
+            costs[place].busy += chance.below(50) as u64;
+            for in_flight in 1..=13 {
+                let dearer = total(&costs, &buckets, in_flight);
+                assert!(dearer >= all[in_flight as usize - 1], "seed {seed}, {in_flight} at once");
+            }
+        }
+    }
+}
