@@ -10,6 +10,7 @@ mod chrome;
 mod codecs;
 mod compare;
 mod completions;
+mod constants;
 mod doctor;
 mod drawing;
 mod explain;
@@ -37,6 +38,7 @@ mod token;
 mod topo;
 mod topologies;
 mod trace;
+mod training;
 mod trees;
 mod verify;
 
@@ -67,6 +69,7 @@ enum Verb {
     Explain(explain::Options),
     Show(show::Options),
     Simulate(simulate::SimulateOptions),
+    SimulateTraining(training::SimulateTrainingOptions),
     Roofline(simulate::RooflineOptions),
     Advise(advise::AdviseOptions),
     Search(search::SearchOptions),
@@ -135,6 +138,7 @@ fn command() -> clap::Command {
         TypeId::of::<numbers::Set>(),
         TypeId::of::<simulate::PartsOption>(),
         TypeId::of::<simulate::Slow>(),
+        TypeId::of::<training::Workers>(),
     ];
     let is_numbers = |argument: &clap::Arg| {
         let value = argument.get_value_parser().type_id();
@@ -166,6 +170,7 @@ impl Verb {
             Verb::Explain(options) => explain::run(options, out),
             Verb::Show(options) => show::run(options, out),
             Verb::Simulate(options) => simulate::run(options, out),
+            Verb::SimulateTraining(options) => training::run(options, out),
             Verb::Roofline(options) => simulate::run_roofline(options, out),
             Verb::Advise(options) => advise::run(options, out),
             Verb::Search(options) => search::run(options, out),

@@ -88,6 +88,39 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Completed<T> {
     }
 }
 
+/// All there are, or some of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Choice<T> {
+    All,
+    Named(Vec<T>),
+}
+
+impl<T: PartialEq> Choice<T> {
+    /// Names are separated by commas outside parentheses; what is named twice counts once.
+    pub(crate) fn read<E>(text: &str, one: impl Fn(&str) -> Result<T, E>) -> Result<Self, E> {
+        if text.trim() == "all" {
+            return Ok(Self::All);
+        }
+        let mut depth = 0;
+        let names = text.split(|character| {
+            depth += match character {
+                '(' => 1,
+                ')' => -1,
+                _ => 0,
+            };
+            character == ',' && depth == 0
+        });
+        let mut named = Vec::new();
+        for name in names {
+            let item = one(name.trim())?;
+            if !named.contains(&item) {
+                named.push(item);
+            }
+        }
+        Ok(Self::Named(named))
+    }
+}
+
 /// An algorithm with its parameters.
 pub(crate) fn algorithm() -> Completed<Algorithm> {
     Completed::new(|text| parse_algorithm(text).map_err(|error| error.to_string()), algorithms())

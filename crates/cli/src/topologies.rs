@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use herringbone::core::group::{FoldObstacle, Group};
-use herringbone::core::topology::{self, Topology, Wiring};
+use herringbone::core::topology::{self, LinkMatrix, Topology, Wiring};
 use herringbone::{FoldOrder, read_user_stream, read_user_text};
 use std::fs;
 
@@ -25,6 +25,19 @@ pub(crate) fn read(file: &str) -> Result<Topology, Failure> {
         eprintln!("herringbone: warning: {path}: {warning}");
     }
     Ok(topology)
+}
+
+/// The ports of hosts and the links between workers that the topology of `file` has.
+pub(crate) fn wiring(file: &str, topology: &Topology) -> Result<Wiring, Failure> {
+    let found = match topology.ports().is_empty() && topology.sites().is_empty() {
+        // Where links are all that is known, some may be missing.
+        true => LinkMatrix::of(topology).map(Wiring::from),
+        false => Wiring::of(topology),
+    };
+    found.map_err(|error| Failure::Usage {
+        problem: format!("{file}: {error}"),
+        hint: "herringbone topo shows what the file has",
+    })
 }
 
 /// What is known of ranks on these hosts: a topology has a node for each rank, or, if it has ports and no links, for each host.

@@ -5,7 +5,7 @@ mod left_out;
 mod summary;
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
-use crate::names::{self, Completed};
+use crate::names::{self, Choice, Completed};
 use crate::numbers::{Set, whole};
 use crate::progress::LateBar;
 use crate::{layout, outcome::Outcome, table};
@@ -57,12 +57,6 @@ pub(crate) struct Options {
 }
 
 /// Everything there is, or what was named.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Choice<T> {
-    All,
-    Named(Vec<T>),
-}
-
 fn algorithms() -> Completed<Choice<Algorithm>> {
     let read =
         |text: &str| Choice::read(text, |name| parse_algorithm(name).map_err(|error| error.to_string()));
@@ -72,32 +66,6 @@ fn algorithms() -> Completed<Choice<Algorithm>> {
 fn collectives() -> Completed<Choice<Collective>> {
     let read = |text: &str| Choice::read(text, names::read_collective);
     Completed::new(read, [vec!["all"], names::collectives()].concat())
-}
-
-impl<T: PartialEq> Choice<T> {
-    /// Names are separated by commas outside parentheses; what is named twice counts once.
-    fn read<E>(text: &str, one: impl Fn(&str) -> Result<T, E>) -> Result<Self, E> {
-        if text.trim() == "all" {
-            return Ok(Self::All);
-        }
-        let mut depth = 0;
-        let names = text.split(|character| {
-            depth += match character {
-                '(' => 1,
-                ')' => -1,
-                _ => 0,
-            };
-            character == ',' && depth == 0
-        });
-        let mut named = Vec::new();
-        for name in names {
-            let item = one(name.trim())?;
-            if !named.contains(&item) {
-                named.push(item);
-            }
-        }
-        Ok(Self::Named(named))
-    }
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {

@@ -1,8 +1,8 @@
 //! What is simulated: a schedule, the machines, a call.
 
 use super::parts::PartsOption;
-use crate::numbers::{above_zero, decimal, whole, whole_of_64_bits};
-use crate::{failure::Failure, layout, names, topologies};
+use crate::numbers::{whole, whole_of_64_bits};
+use crate::{constants::ConstantsOptions, failure::Failure, layout, names, topologies};
 use herringbone::{
     Algorithm, Collective, DType, ReduceOp,
     core::{
@@ -14,8 +14,8 @@ use herringbone::{
         prepare::{Call, Sizing},
         schedule::Schedule,
         session::TREE_BOUND,
-        simulate::{Calibration, Cores, Picoseconds, Port, Rig},
-        topology::{LinkMatrix, Ports, Switches, Topology, Wiring},
+        simulate::{Calibration, Cores, Port, Rig},
+        topology::{Ports, Switches, Wiring},
         verify::{Verified, verify},
     },
     read_user_text,
@@ -100,15 +100,8 @@ pub(super) struct RigOptions {
     /// Workers on each host, which are consecutive ranks
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=MOST_RANKS))]
     pub(super) per_host: u32,
-    /// Gbit/s of each host's port, each way
-    #[arg(long, value_name = "G", value_parser = above_zero(1e6))]
-    pub(super) gbps: Option<f64>,
-    /// Gbit/s of each reducer's port, if that is another
-    #[arg(long, value_name = "G", value_parser = above_zero(1e6))]
-    pub(super) reducer_gbps: Option<f64>,
-    /// Microseconds from a host to another
-    #[arg(long, value_name = "L", value_parser = decimal(0.0..=1e6))]
-    pub(super) latency_us: Option<f64>,
+    #[command(flatten)]
+    pub(super) constants: ConstantsOptions,
     /// The ports of hosts, or links between workers in place of ports: a file that herringbone topo reads, or FILE#NAME. With --gbps
     /// plans are made for these, and messages go through ports of that rate
     #[arg(long, value_name = "FILE")]
@@ -119,12 +112,6 @@ pub(super) struct RigOptions {
     /// Percent of each port that other traffic takes all the time
     #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = whole(0..=99))]
     pub(super) background: u32,
-    /// Cores that all ranks share, as where one computer plays all hosts; 0: each rank has its own
-    #[arg(long, value_name = "N", value_parser = whole(0..=65536))]
-    pub(super) shared_cores: Option<u32>,
-    /// Constants of the machines; HERRINGBONE_CALIBRATION's unless said
-    #[arg(long, value_name = "FILE")]
-    pub(super) calibration: Option<PathBuf>,
 }
 
 /// What is shown of it.
@@ -212,34 +199,9 @@ impl CallOptions {
 }
 
 impl Question {
-    /// The constants of a file, if one is named.
-    fn known(&self) -> Result<Option<Calibration>, Failure> {
-        let named =
-            std::env::var_os("HERRINGBONE_CALIBRATION").filter(|path| !path.is_empty()).map(PathBuf::from);
-        self.machines.calibration.as_ref().or(named.as_ref()).map(calibration).transpose()
-    }
-
-    /// The constants by which a job would choose, if it knew some.
-    fn calibrated(&self) -> Result<Option<Calibration>, Failure> {
-        self.known()?.map(|_| self.constants()).transpose()
-    }
-
     /// The constants: the file's, or those that are built in, with what other options say.
     pub(super) fn constants(&self) -> Result<Calibration, Failure> {
-        let mut constants = self.known()?.unwrap_or_default();
-        // 0 stands for no limit, and what is slow is not that.
-        let rate = |gbps: f64| ((gbps * 125e6).round() as u64).max(1);
-        if let Some(gbps) = self.machines.gbps {
-            (constants.port, constants.reducer_port) = (rate(gbps), rate(gbps));
-        }
-        if let Some(gbps) = self.machines.reducer_gbps {
-            constants.reducer_port = rate(gbps);
-        }
-        if let Some(latency) = self.machines.latency_us {
-            constants.latency = (latency * 1e6).round() as Picoseconds;
-        }
-        constants.shared_cores = self.machines.shared_cores.unwrap_or(constants.shared_cores);
-        Ok(constants)
+        self.machines.constants.constants()
     }
 
     /// Makes and proves the schedule, and puts the machines together.
@@ -257,8 +219,9 @@ impl Question {
         }
         let constants = self.constants()?;
         let topology = self.machines.topology.as_deref().map(topologies::read).transpose()?;
-        let wiring =
-            topology.as_ref().map(|topology| self.machines.wiring(topology)).transpose()?.unwrap_or_default();
+        let wiring = self.machines.topology.as_deref().zip(topology.as_ref());
+        let wiring = wiring.map(|(file, topology)| topologies::wiring(file, topology));
+        let wiring = wiring.transpose()?.unwrap_or_default();
         let listed = self.call.schedule.as_ref().map(listed).transpose()?;
         let ranks = self.ranks(listed.as_ref(), &wiring)?;
         let hosts = layout::hosts(ranks, self.machines.per_host.min(ranks));
@@ -354,7 +317,8 @@ impl Question {
         let reducers = self.machines.reducers;
         let codec = self.call.compression.unwrap_or_default();
         // As a job takes an algorithm that is forced.
-        let guidance = Guidance { calibration: self.calibrated()?, ..environment.guidance()? };
+        let guidance =
+            Guidance { calibration: self.machines.constants.calibrated()?, ..environment.guidance()? };
         let bound = guidance.tree_bound.unwrap_or(TREE_BOUND);
         let said = self.call.algorithm.as_ref().map(|algorithm| algorithm.for_elements(count, bound));
         let is_uneven_gather = (self.call.collective, count) == (Collective::AllGather, Call::UNEVEN);
@@ -419,13 +383,13 @@ impl Question {
         let workers = members - reducers as usize;
         let ports = Ports::deciding(wiring.ports.as_ref(), links, &hosts[..workers], workers);
         let mut machine = match (ports, links) {
-            (Some(ports), _) if self.machines.gbps.is_none() => {
+            (Some(ports), _) if self.machines.constants.gbps.is_none() => {
                 Rig::with_known_ports(hosts, ports, constants.port, constants.latency, constants.costs)
             }
-            (None, Some(links)) if reducers == 0 && self.machines.gbps.is_none() => {
+            (None, Some(links)) if reducers == 0 && self.machines.constants.gbps.is_none() => {
                 Rig::with_links(links, constants.latency, constants.costs)
             }
-            (None, Some(_)) if self.machines.gbps.is_none() => {
+            (None, Some(_)) if self.machines.constants.gbps.is_none() => {
                 return Err(Failure::Usage {
                     problem: "a topology says nothing of the links of reducers".into(),
                     hint: "leave --topology or the reducers out",
@@ -454,32 +418,6 @@ impl Question {
         }
         Ok(machine)
     }
-}
-
-impl RigOptions {
-    fn wiring(&self, topology: &Topology) -> Result<Wiring, Failure> {
-        let found = match topology.ports().is_empty() && topology.sites().is_empty() {
-            // Where links are all that is known, some may be missing.
-            true => LinkMatrix::of(topology).map(Wiring::from),
-            false => Wiring::of(topology),
-        };
-        found.map_err(|error| Failure::Usage {
-            problem: format!("{}: {error}", self.topology.as_deref().unwrap_or_default()),
-            hint: "herringbone topo shows what the file has",
-        })
-    }
-}
-
-/// Reads a file of constants.
-pub(crate) fn calibration(path: &PathBuf) -> Result<Calibration, Failure> {
-    let text = read_user_text(path).map_err(|error| Failure::Usage {
-        problem: format!("cannot read the constants {}: {error}", path.display()),
-        hint: "`herringbone simulate --constants > FILE` writes some to begin with",
-    })?;
-    Calibration::parse(&text).map_err(|error| Failure::Usage {
-        problem: format!("{}: {error}", path.display()),
-        hint: "`herringbone simulate --constants` shows all names",
-    })
 }
 
 fn listed(path: &PathBuf) -> Result<Schedule, Failure> {

@@ -1,0 +1,127 @@
+//! `herringbone simulate-training`: how long a step of data-parallel training takes on machines that are only described.
+
+mod models;
+mod options;
+mod pictured;
+mod profile;
+mod report;
+mod ways;
+mod worker;
+
+pub(crate) use options::{SimulateTrainingOptions, Workers};
+
+use crate::{failure::Failure, outcome::Outcome, progress::LateBar, topologies};
+use herringbone::core::{
+    codec::Codec,
+    simulate::Picoseconds,
+    training::{BucketCost, Timeline, timeline},
+};
+use options::Asked;
+use report::Report;
+use std::{collections::BTreeMap, io::Write};
+use ways::{BucketCosts, Way};
+use worker::WorkerStep;
+
+/// What a step takes by one way, among so many workers.
+#[derive(Clone, Debug)]
+struct Row {
+    algorithm: String,
+    codec: Codec,
+    workers: u32,
+    reducers: u32,
+    /// The sums one after the other, without anything beside them.
+    communication: Picoseconds,
+    exposed: Picoseconds,
+    step: Picoseconds,
+    simulations: usize,
+}
+
+/// A way that has no row for some numbers of workers.
+#[derive(Clone, Debug)]
+struct LeftOut {
+    way: String,
+    workers: Vec<u32>,
+    why: String,
+}
+
+pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let asked = options.asked()?;
+    let (rows, left_out) = simulated(&asked)?;
+    if rows.is_empty() {
+        return Err(Failure::Usage {
+            problem: left_out.iter().map(LeftOut::sentence).collect::<Vec<_>>().join("\n"),
+            hint: "there is nothing to show: name other algorithms, codecs or numbers of workers",
+        });
+    }
+    let report = Report { asked: &asked, rows: &rows, left_out: &left_out };
+    if let Some(path) = &options.shown.svg {
+        topologies::write(&path.to_string_lossy(), &pictured::picture(&report))?;
+    }
+    match (options.shown.json, options.shown.csv) {
+        (true, _) => writeln!(out, "{}", report.object())?,
+        (_, true) => write!(out, "{}", report.csv())?,
+        _ => write!(out, "{}", report.text())?,
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A row for each way, codec and number of workers, and what has none.
+fn simulated(asked: &Asked) -> Result<(Vec<Row>, Vec<LeftOut>), Failure> {
+    let progress = LateBar::of((asked.ways.len() * asked.codecs.len() * asked.workers.len()) as u64);
+    let (mut rows, mut refused) = (Vec::new(), BTreeMap::<(String, String), Vec<u32>>::new());
+    for way in &asked.ways {
+        for codec in &asked.codecs {
+            for workers in &asked.workers {
+                progress.tell(format!("{} of {workers} workers", way.name));
+                match row(asked, way, *codec, *workers)? {
+                    Ok(row) => rows.push(row),
+                    Err(why) => {
+                        let name = report::named(&way.name, *codec);
+                        refused.entry((name, why)).or_default().push(*workers);
+                    }
+                }
+                progress.step();
+            }
+        }
+    }
+    let left_out = refused.into_iter().map(|((way, why), workers)| LeftOut { way, workers, why });
+    Ok((rows, left_out.collect()))
+}
+
+/// What a step takes; or why there is no such step.
+fn row(asked: &Asked, way: &Way, codec: Codec, workers: u32) -> Result<Result<Row, String>, Failure> {
+    let WorkerStep { step, buckets, .. } = &asked.worker;
+    let mut row = Row {
+        algorithm: way.name.clone(),
+        codec,
+        workers,
+        reducers: 0,
+        communication: 0,
+        exposed: 0,
+        step: step.computing(),
+        simulations: 0,
+    };
+    // One worker sums nothing, whatever it would be by.
+    if workers == 1 {
+        return Ok(Ok(row));
+    }
+    let mut costs = match BucketCosts::new(&asked.machines, way, codec, workers)? {
+        Ok(costs) => costs,
+        Err(why) => return Ok(Err(why)),
+    };
+    let all: Result<Vec<BucketCost>, String> = buckets.iter().map(|bucket| costs.of(bucket)).collect();
+    let all = match all {
+        Ok(all) => all,
+        Err(why) => return Ok(Err(why)),
+    };
+    let mut each = all.iter().copied();
+    let Timeline { exposed, total, .. } =
+        timeline(step, buckets, asked.in_flight, |_| each.next().unwrap_or_default());
+    row.communication = all.iter().fold(0, |sum, cost| sum.saturating_add(cost.time));
+    (row.reducers, row.simulations) = (costs.reducers, costs.simulations());
+    (row.exposed, row.step) = (exposed, total);
+    Ok(Ok(row))
+}
+
+#[cfg(test)]
+mod tests;

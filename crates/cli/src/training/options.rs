@@ -1,0 +1,222 @@
+//! What is simulated of a training: a model, workers, ways to sum, machines.
+
+use super::{
+    models::{self, NamedModel},
+    ways::{Machines, USUAL, Way},
+    worker::{WorkerChoice, WorkerStep},
+};
+use crate::{
+    constants::ConstantsOptions,
+    failure::Failure,
+    layout,
+    names::{self, Choice, Completed},
+    numbers::{above_zero, whole},
+    topologies,
+};
+use herringbone::{
+    core::{codec::Codec, simulate::Workload, topology::Wiring},
+    settings::Environment,
+};
+use std::{collections::BTreeSet, path::PathBuf, str::FromStr};
+
+/// Say how long a training's step takes on machines that you describe, by workers and ways to sum gradients
+///
+/// A worker computes as its model's profile says. Its gradients go into buckets as in torch's DistributedDataParallel, and each bucket is
+/// summed as soon as its last gradient is ready, while the backward pass goes on. What a sum costs is simulated as herringbone
+/// simulate does it. The table has the step's time, what of the sums the worker waits for (exposed), and the scaling efficiency: the
+/// step of one worker alone, divided by this step.
+///
+/// Every worker has its own batch, whatever their number. Reducers, and servers of parameter_server, are as many as workers unless --reducers
+/// says how many.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SimulateTrainingOptions {
+    #[command(flatten)]
+    model: ModelOptions,
+    /// Numbers of workers: 8, 8..4096 (doubling, both ends included) or a list; those of the topology if there is one, else 1..64
+    #[arg(long, value_name = "NUMBERS")]
+    workers: Option<Workers>,
+    /// all, or names as verify takes them, and parameter_server: ring,radix(8,8),parameter_server
+    #[arg(long, default_value = "all", value_name = "NAMES", value_parser = ways(), hide_possible_values = true)]
+    algorithm: Choice<Way>,
+    /// How messages are coded: names of codecs, like none,int8. Only sharded and reduction_server have codecs
+    #[arg(long, default_value = "none", value_name = "CODECS", value_delimiter = ',')]
+    codec: Vec<Codec>,
+    #[command(flatten)]
+    machines: MachinesOptions,
+    #[command(flatten)]
+    pub(super) shown: ShownOptions,
+}
+
+/// What each worker trains.
+#[derive(Clone, Debug, clap::Args)]
+struct ModelOptions {
+    /// alexnet, vgg16, resnet50, inception-v3, bert-large, transformer-1.37b, or the file of a profile (docs/profile.md)
+    #[arg(long, value_name = "MODEL")]
+    model: String,
+    /// Multiply-adds per second of a worker, for a profile with operations: 7e12; the table names the default's source
+    #[arg(long, value_name = "R", value_parser = above_zero(1e18))]
+    rate: Option<f64>,
+    /// Samples of a worker's step, for a profile with operations
+    #[arg(long, value_name = "B", value_parser = whole(1..=1_000_000))]
+    batch: Option<u32>,
+    /// MiB from which on a bucket is full, the first one, too, as torch's bucket_cap_mb; a measured profile's buckets unless said, or 1 MiB for the
+    /// first one and 25 for others
+    #[arg(long, value_name = "MIB", value_parser = above_zero(1e6))]
+    bucket_mib: Option<f64>,
+    /// Sums under way at once, as a job of default settings has at the most
+    #[arg(long, default_value_t = Workload::AT_ONCE, value_name = "K", value_parser = whole(1..=1024))]
+    in_flight: u32,
+}
+
+/// The machines.
+#[derive(Clone, Debug, clap::Args)]
+struct MachinesOptions {
+    /// Reducers, or servers of parameters, each on a host of its own; as many as workers unless said
+    #[arg(long, value_name = "M", value_parser = whole(1..=16384))]
+    reducers: Option<u32>,
+    /// Workers on each host, which are consecutive ranks
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=MOST_WORKERS))]
+    per_host: u32,
+    /// The ports of hosts, or links between workers in place of ports: a file that herringbone topo reads, or FILE#NAME
+    #[arg(long, value_name = "FILE", conflicts_with = "gbps")]
+    topology: Option<String>,
+    #[command(flatten)]
+    constants: ConstantsOptions,
+}
+
+/// What is shown.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ShownOptions {
+    /// One JSON object in place of the table
+    #[arg(long, conflicts_with = "csv")]
+    pub(super) json: bool,
+    /// Lines of comma-separated values in place of the table
+    #[arg(long)]
+    pub(super) csv: bool,
+    /// Draw the scaling efficiency over the number of workers into this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
+}
+
+/// The most workers.
+const MOST_WORKERS: u32 = 4096;
+
+/// Numbers of workers: `8`, `8..4096`, which doubles, or a list of those.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Workers(BTreeSet<u32>);
+
+impl FromStr for Workers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| whole(1..=MOST_WORKERS)(text).map_err(|error| format!("`{text}`: {error}"));
+        let mut all = BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once("..").unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last)?);
+            if last < first {
+                return Err(format!("`{part}` holds nothing: write {last}..{first}"));
+            }
+            all.extend(
+                std::iter::successors(Some(first), |one| Some(2 * one)).take_while(|one| *one <= last),
+            );
+        }
+        Ok(Self(all))
+    }
+}
+
+fn ways() -> Completed<Choice<Way>> {
+    let read = |text: &str| Choice::read(text, Way::parse);
+    Completed::new(read, [vec!["all", super::ways::PARAMETER_SERVER], names::algorithms()].concat())
+}
+
+/// Everything that the simulation needs.
+pub(super) struct Asked {
+    pub(super) model: NamedModel,
+    pub(super) worker: WorkerStep,
+    /// Ascending.
+    pub(super) workers: Vec<u32>,
+    pub(super) ways: Vec<Way>,
+    pub(super) codecs: Vec<Codec>,
+    pub(super) in_flight: u32,
+    pub(super) machines: Machines,
+}
+
+impl SimulateTrainingOptions {
+    pub(super) fn asked(&self) -> Result<Asked, Failure> {
+        let usage = |problem| Failure::Usage { problem, hint: "see herringbone simulate-training --help" };
+        let model = models::find(&self.model.model)?;
+        let ModelOptions { rate, batch, bucket_mib, in_flight, .. } = self.model;
+        let cap = bucket_mib.map(|mib| (mib * f64::from(1 << 20)).ceil() as u64);
+        let worker = WorkerStep::of(&model, WorkerChoice { rate, batch, cap }).map_err(usage)?;
+        let ways = match &self.algorithm {
+            Choice::All => USUAL.map(Way::parse).into_iter().collect::<Result<_, _>>().map_err(usage)?,
+            Choice::Named(named) => named.clone(),
+        };
+        if self.machines.reducers.is_some() && !ways.iter().any(Way::needs_reducers) {
+            return Err(usage("--reducers changes nothing about these algorithms".to_owned()));
+        }
+        let wiring = self.machines.topology.as_deref().map(|file| {
+            let topology = topologies::read(file)?;
+            topologies::wiring(file, &topology)
+        });
+        let wiring = wiring.transpose()?.unwrap_or_default();
+        let (workers, wiring) = self.workers(wiring)?;
+        let machines = Machines {
+            constants: self.machines.constants.constants()?,
+            wiring,
+            per_host: self.machines.per_host,
+            reducers: self.machines.reducers,
+            sizing: |hosts| Ok(Environment::of_process().sizing(hosts)?),
+        };
+        let mut codecs = self.codec.clone();
+        codecs.dedup();
+        Ok(Asked { model, worker, workers, ways, codecs, in_flight, machines })
+    }
+
+    /// The numbers of workers, and the topology among them, which has one number.
+    fn workers(&self, wiring: Wiring) -> Result<(Vec<u32>, Wiring), Failure> {
+        let said = self.workers.as_ref().map(|Workers(all)| all.iter().copied().collect::<Vec<u32>>());
+        let Some(size) = wiring.size() else {
+            let usual = || std::iter::successors(Some(1), |one| Some(2 * one)).take(7).collect();
+            return Ok((said.unwrap_or_else(usual), wiring));
+        };
+        // Ports without links are those of hosts.
+        let each = if wiring.links.is_none() { self.machines.per_host } else { 1 };
+        let workers = said.unwrap_or_else(|| vec![(size as u32).saturating_mul(each)]);
+        let [one] = workers[..] else {
+            return Err(Failure::Usage {
+                problem: format!(
+                    "the topology is of {size} nodes, and --workers has {} numbers",
+                    workers.len()
+                ),
+                hint: "leave --workers out",
+            });
+        };
+        if one > MOST_WORKERS {
+            return Err(Failure::Usage {
+                problem: format!("there would be {one} workers, and {MOST_WORKERS} are the most"),
+                hint: "ask for fewer workers on each host",
+            });
+        }
+        let wiring = topologies::among(wiring, &layout::hosts(one, self.machines.per_host.min(one)))?;
+        Ok((workers, wiring))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_workers_double() {
+        let read =
+            |text: &str| text.parse::<Workers>().map(|Workers(all)| all.into_iter().collect::<Vec<_>>());
+        assert_eq!(read("8..64"), Ok(vec![8, 16, 32, 64]));
+        assert_eq!(read("3..20,1"), Ok(vec![1, 3, 6, 12]));
+        assert_eq!(read("4096"), Ok(vec![4096]));
+        for text in ["", "0", "8..4", "4097", "x..8", "1.."] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+}

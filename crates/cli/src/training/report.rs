@@ -1,0 +1,149 @@
+//! Steps in a table, as comma-separated values and as JSON.
+
+use super::{LeftOut, Row, options::Asked};
+use crate::table;
+use herringbone::core::{
+    codec::Codec,
+    simulate::{Picoseconds, SECOND},
+};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// What was asked for, and what came of it.
+pub(super) struct Report<'a> {
+    pub(super) asked: &'a Asked,
+    pub(super) rows: &'a [Row],
+    pub(super) left_out: &'a [LeftOut],
+}
+
+/// An algorithm and a codec, if there is one.
+pub(super) fn named(algorithm: &str, codec: Codec) -> String {
+    match codec {
+        Codec::Plain => algorithm.to_owned(),
+        codec => format!("{algorithm} {codec}"),
+    }
+}
+
+fn seconds(time: Picoseconds) -> f64 {
+    time as f64 / SECOND as f64
+}
+
+impl LeftOut {
+    pub(super) fn sentence(&self) -> String {
+        let workers = self.workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        format!("left out: {} of {workers} workers: {}", self.way, self.why)
+    }
+}
+
+impl Report<'_> {
+    /// The step of one worker alone, divided by this one.
+    pub(super) fn efficiency(&self, row: &Row) -> f64 {
+        match row.step {
+            0 => 1.0,
+            step => self.asked.worker.step.computing() as f64 / step as f64,
+        }
+    }
+
+    fn steps_per_second(row: &Row) -> f64 {
+        1.0 / seconds(row.step.max(1))
+    }
+
+    pub(super) fn text(&self) -> String {
+        const COLUMNS: [&str; 8] =
+            ["algorithm", "codec", "workers", "steps/s", "step", "sums", "exposed", "efficiency"];
+        let milliseconds = |time| format!("{:.1} ms", 1e3 * seconds(time));
+        let rows = self.rows.iter().map(|row| {
+            vec![
+                row.algorithm.clone(),
+                row.codec.to_string(),
+                row.workers.to_string(),
+                format!("{:.3}", Self::steps_per_second(row)),
+                milliseconds(row.step),
+                milliseconds(row.communication),
+                milliseconds(row.exposed),
+                format!("{:.1} %", 100.0 * self.efficiency(row)),
+            ]
+        });
+        let mut text = self.head();
+        let _written = writeln!(text, "{}", table::text(&COLUMNS, &COLUMNS[2..], rows));
+        for left_out in self.left_out {
+            let _written = writeln!(text, "{}", left_out.sentence());
+        }
+        text
+    }
+
+    /// What all rows rest on.
+    fn head(&self) -> String {
+        let Asked { model, worker, machines, in_flight, .. } = self.asked;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let links = match machines.wiring.size() {
+            Some(_) => "a topology's links".to_owned(),
+            None => format!("{} Gbit/s", machines.constants.port as f64 / 125e6),
+        };
+        format!(
+            "# {}: {}\n# a worker alone: {:.1} ms; {} buckets, {:.1} MiB, {in_flight} in flight; {links}, {} us\n",
+            model.profile.name,
+            worker.basis,
+            1e3 * seconds(worker.step.computing()),
+            worker.buckets.len(),
+            mib(worker.bytes()),
+            machines.constants.latency as f64 / 1e6,
+        )
+    }
+
+    pub(super) fn csv(&self) -> String {
+        let mut text = String::from(
+            "algorithm,codec,workers,reducers,steps_per_second,step_s,communication_s,exposed_s,efficiency\n",
+        );
+        for row in self.rows {
+            // Names of algorithms, and of codecs, may have commas.
+            let _written = writeln!(
+                text,
+                "\"{}\",\"{}\",{},{},{:.6},{:.9},{:.9},{:.9},{:.6}",
+                row.algorithm,
+                row.codec,
+                row.workers,
+                row.reducers,
+                Self::steps_per_second(row),
+                seconds(row.step),
+                seconds(row.communication),
+                seconds(row.exposed),
+                self.efficiency(row),
+            );
+        }
+        text
+    }
+
+    pub(super) fn object(&self) -> Value {
+        let Asked { model, worker, in_flight, .. } = self.asked;
+        let rows = self.rows.iter().map(|row| {
+            json!({
+                "algorithm": row.algorithm,
+                "codec": row.codec.to_string(),
+                "workers": row.workers,
+                "reducers": row.reducers,
+                "steps_per_second": Self::steps_per_second(row),
+                "step_s": seconds(row.step),
+                "communication_s": seconds(row.communication),
+                "exposed_s": seconds(row.exposed),
+                "efficiency": self.efficiency(row),
+                "simulations": row.simulations,
+            })
+        });
+        let buckets = worker.buckets.iter();
+        let left_out = self.left_out.iter().map(
+            |left_out| json!({ "algorithm": left_out.way, "workers": left_out.workers, "why": left_out.why }),
+        );
+        json!({
+            "model": model.profile.name,
+            "basis": worker.basis,
+            "forward_s": seconds(worker.step.forward),
+            "backward_s": seconds(worker.step.backward),
+            "after_s": seconds(worker.step.after),
+            "buckets": buckets.map(|bucket| json!({ "bytes": bucket.bytes, "ready_s": seconds(bucket.ready) })).collect::<Vec<_>>(),
+            "in_flight": in_flight,
+            "steps": rows.collect::<Vec<_>>(),
+            "left_out": left_out.collect::<Vec<_>>(),
+        })
+    }
+}

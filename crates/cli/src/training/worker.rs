@@ -1,0 +1,143 @@
+//! What a worker does in a step, and the buckets that it sums: a profile, read for the simulation.
+
+use super::{
+    models::NamedModel,
+    profile::{DTYPES, Parameter, Profile, Timing},
+};
+use herringbone::{
+    DType,
+    core::{
+        simulate::{Picoseconds, SECOND},
+        training::{Bucket, BucketLimits, Gradient, TrainingStep, buckets},
+    },
+};
+
+/// What options say of a worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WorkerChoice {
+    /// Multiply-adds per second.
+    pub(super) rate: Option<f64>,
+    /// Samples of a step.
+    pub(super) batch: Option<u32>,
+    /// Bytes from which on a bucket is full.
+    pub(super) cap: Option<u64>,
+}
+
+/// A worker's step.
+#[derive(Clone, Debug)]
+pub(super) struct WorkerStep {
+    pub(super) step: TrainingStep,
+    pub(super) buckets: Vec<Bucket>,
+    /// What it rests on, in words.
+    pub(super) basis: String,
+}
+
+/// Steps that take longer are refused: picoseconds have an end.
+const MOST_SECONDS: f64 = 1e6;
+
+impl WorkerStep {
+    /// # Errors
+    /// If an option does nothing for this profile, one is missing, or nobody waits for the end of such a step.
+    pub(super) fn of(model: &NamedModel, choice: WorkerChoice) -> Result<Self, String> {
+        let profile = &model.profile;
+        let (step, ready, basis) = match profile.timing {
+            Timing::Seconds(measured) => {
+                if choice.rate.is_some() || choice.batch.is_some() {
+                    return Err(format!(
+                        "{} was measured in seconds, so --rate and --batch change nothing about it",
+                        profile.name
+                    ));
+                }
+                let step = TrainingStep {
+                    forward: picoseconds(measured.forward)?,
+                    backward: picoseconds(measured.backward)?,
+                    after: picoseconds(measured.after)?,
+                };
+                let ready =
+                    profile.parameters().map(|parameter| parameter.ready.unwrap_or(measured.backward));
+                (step, ready.collect(), "seconds as measured".to_owned())
+            }
+            Timing::Operations => by_operations(model, choice)?,
+        };
+        let gradients = gradients(profile, &ready)?;
+        let buckets = match (&profile.buckets, choice.cap) {
+            (Some(measured), None) => {
+                let of = |places: &Vec<usize>| Bucket::of(places.iter().map(|place| gradients[*place]));
+                measured.iter().filter_map(of).collect()
+            }
+            (_, cap) => {
+                let limits = cap.map_or(BucketLimits::DEFAULT, BucketLimits::capped);
+                let trainable = profile.parameters().zip(&gradients);
+                let trainable: Vec<Gradient> =
+                    trainable.filter(|(parameter, _)| parameter.trainable).map(|(_, of)| *of).collect();
+                buckets(&trainable, limits)
+            }
+        };
+        Ok(Self { step, buckets, basis })
+    }
+
+    /// All gradients that are summed.
+    pub(super) fn bytes(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.bytes).sum()
+    }
+}
+
+/// The step, when each parameter's gradient is there in seconds of the backward pass, and what that rests on.
+fn by_operations(
+    model: &NamedModel,
+    choice: WorkerChoice,
+) -> Result<(TrainingStep, Vec<f64>, String), String> {
+    let profile = &model.profile;
+    let all: u64 = profile.layers.iter().map(|layer| layer.multiply_adds).fold(0, u64::saturating_add);
+    let (rate, source) = match (choice.rate, model.known) {
+        (Some(rate), _) => (rate, "--rate".to_owned()),
+        (None, Some(known)) => (known.speed.rate(all), known.speed.source()),
+        (None, None) => {
+            return Err(format!("{} has operations and no seconds: say --rate", profile.name));
+        }
+    };
+    let batch = choice.batch.or(model.known.map(|known| known.batch)).unwrap_or(1);
+    let seconds = |multiply_adds: f64| f64::from(batch) * multiply_adds / rate;
+    let (forward, backward) = (seconds(all as f64), seconds(2.0 * all as f64));
+    let (mut ready, mut done) = (Vec::new(), 0.0);
+    for layer in profile.layers.iter().rev() {
+        done += layer.multiply_adds as f64;
+        ready.extend(layer.parameters.iter().map(|_| seconds(2.0 * done).min(backward)));
+    }
+    ready.reverse();
+    let step = TrainingStep { forward: picoseconds(forward)?, backward: picoseconds(backward)?, after: 0 };
+    let basis = format!("{batch} samples a step, {:.3}e12 multiply-adds/s ({source})", rate / 1e12);
+    Ok((step, ready, basis))
+}
+
+fn gradients(profile: &Profile, ready: &[f64]) -> Result<Vec<Gradient>, String> {
+    let one = |(parameter, ready): (&Parameter, &f64)| {
+        let ready = picoseconds(*ready)?;
+        Ok(Gradient { kind: kind(parameter.dtype), bytes: parameter.bytes, ready })
+    };
+    profile.parameters().zip(ready).map(one).collect()
+}
+
+/// A number for torch's name of a type.
+fn kind(dtype: &str) -> u32 {
+    DTYPES.iter().position(|(name, _)| *name == dtype).unwrap_or(0) as u32
+}
+
+/// What gradients of such a number are summed as. Of types that are not summed as such only the length counts.
+pub(super) fn summed_as(kind: u32) -> DType {
+    match DTYPES[kind as usize].0 {
+        "float16" => DType::F16,
+        "bfloat16" => DType::Bf16,
+        "float64" => DType::F64,
+        _ => DType::F32,
+    }
+}
+
+fn picoseconds(seconds: f64) -> Result<Picoseconds, String> {
+    match seconds <= MOST_SECONDS {
+        true => Ok((seconds * SECOND as f64).round() as Picoseconds),
+        false => {
+            Err(format!("a part of the step takes {seconds:.0} seconds, and {MOST_SECONDS} are the most"))
+        }
+    }
+}
