@@ -14,12 +14,12 @@ use crate::{failure::Failure, outcome::Outcome, progress::LateBar, topologies};
 use herringbone::core::{
     codec::Codec,
     simulate::Picoseconds,
-    training::{BucketCost, Timeline, timeline},
+    training::{Timeline, timeline},
 };
 use options::Asked;
 use report::Report;
 use std::{collections::BTreeMap, io::Write};
-use ways::{BucketCosts, Way};
+use ways::{Costs, Way};
 use worker::WorkerStep;
 
 /// What a step takes by one way, among so many workers.
@@ -33,7 +33,8 @@ struct Row {
     communication: Picoseconds,
     exposed: Picoseconds,
     step: Picoseconds,
-    simulations: usize,
+    /// Some of its sums were counted, and not simulated.
+    has_prices: bool,
 }
 
 /// A way that has no row for some numbers of workers.
@@ -44,16 +45,25 @@ struct LeftOut {
     why: String,
 }
 
+/// All that is shown.
+#[derive(Clone, Debug)]
+struct Simulated {
+    rows: Vec<Row>,
+    left_out: Vec<LeftOut>,
+    /// How many all-reduces were simulated, or counted.
+    simulations: usize,
+}
+
 pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let asked = options.asked()?;
-    let (rows, left_out) = simulated(&asked)?;
-    if rows.is_empty() {
+    let simulated = simulated(&asked)?;
+    if simulated.rows.is_empty() {
         return Err(Failure::Usage {
-            problem: left_out.iter().map(LeftOut::sentence).collect::<Vec<_>>().join("\n"),
+            problem: simulated.left_out.iter().map(LeftOut::sentence).collect::<Vec<_>>().join("\n"),
             hint: "there is nothing to show: name other algorithms, codecs or numbers of workers",
         });
     }
-    let report = Report { asked: &asked, rows: &rows, left_out: &left_out };
+    let report = Report { asked: &asked, simulated: &simulated };
     if let Some(path) = &options.shown.svg {
         topologies::write(&path.to_string_lossy(), &pictured::picture(&report))?;
     }
@@ -66,14 +76,15 @@ pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Res
 }
 
 /// A row for each way, codec and number of workers, and what has none.
-fn simulated(asked: &Asked) -> Result<(Vec<Row>, Vec<LeftOut>), Failure> {
+fn simulated(asked: &Asked) -> Result<Simulated, Failure> {
+    let mut costs = Costs::new(&asked.machines);
     let progress = LateBar::of((asked.ways.len() * asked.codecs.len() * asked.workers.len()) as u64);
     let (mut rows, mut refused) = (Vec::new(), BTreeMap::<(String, String), Vec<u32>>::new());
     for way in &asked.ways {
         for codec in &asked.codecs {
             for workers in &asked.workers {
                 progress.tell(format!("{} of {workers} workers", way.name));
-                match row(asked, way, *codec, *workers)? {
+                match row(asked, &mut costs, way, *codec, *workers)? {
                     Ok(row) => rows.push(row),
                     Err(why) => {
                         let name = report::named(&way.name, *codec);
@@ -85,11 +96,17 @@ fn simulated(asked: &Asked) -> Result<(Vec<Row>, Vec<LeftOut>), Failure> {
         }
     }
     let left_out = refused.into_iter().map(|((way, why), workers)| LeftOut { way, workers, why });
-    Ok((rows, left_out.collect()))
+    Ok(Simulated { rows, left_out: left_out.collect(), simulations: costs.count() })
 }
 
 /// What a step takes; or why there is no such step.
-fn row(asked: &Asked, way: &Way, codec: Codec, workers: u32) -> Result<Result<Row, String>, Failure> {
+fn row(
+    asked: &Asked,
+    costs: &mut Costs<'_>,
+    way: &Way,
+    codec: Codec,
+    workers: u32,
+) -> Result<Result<Row, String>, Failure> {
     let WorkerStep { step, buckets, .. } = &asked.worker;
     let mut row = Row {
         algorithm: way.name.clone(),
@@ -99,26 +116,21 @@ fn row(asked: &Asked, way: &Way, codec: Codec, workers: u32) -> Result<Result<Ro
         communication: 0,
         exposed: 0,
         step: step.computing(),
-        simulations: 0,
+        has_prices: false,
     };
     // One worker sums nothing, whatever it would be by.
     if workers == 1 {
         return Ok(Ok(row));
     }
-    let mut costs = match BucketCosts::new(&asked.machines, way, codec, workers)? {
-        Ok(costs) => costs,
+    let found = match costs.of(way, codec, workers, buckets)? {
+        Ok(found) => found,
         Err(why) => return Ok(Err(why)),
     };
-    let all: Result<Vec<BucketCost>, String> = buckets.iter().map(|bucket| costs.of(bucket)).collect();
-    let all = match all {
-        Ok(all) => all,
-        Err(why) => return Ok(Err(why)),
-    };
-    let mut each = all.iter().copied();
+    let mut each = found.buckets.iter().copied();
     let Timeline { exposed, total, .. } =
         timeline(step, buckets, asked.in_flight, |_| each.next().unwrap_or_default());
-    row.communication = all.iter().fold(0, |sum, cost| sum.saturating_add(cost.time));
-    (row.reducers, row.simulations) = (costs.reducers, costs.simulations());
+    row.communication = found.buckets.iter().fold(0, |sum, cost| sum.saturating_add(cost.time));
+    (row.reducers, row.has_prices) = (found.reducers, found.has_prices);
     (row.exposed, row.step) = (exposed, total);
     Ok(Ok(row))
 }

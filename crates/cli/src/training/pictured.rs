@@ -18,7 +18,7 @@ const LEAST_FACTOR: f64 = 2.0;
 
 /// The picture of all rows.
 pub(super) fn picture(report: &Report<'_>) -> String {
-    let workers = || report.rows.iter().map(|row| f64::from(row.workers));
+    let workers = || report.simulated.rows.iter().map(|row| f64::from(row.workers));
     let (first, last) = (workers().fold(f64::MAX, f64::min), workers().fold(1.0, f64::max));
     let panel = Panel {
         across: Axis {
@@ -34,8 +34,10 @@ pub(super) fn picture(report: &Report<'_>) -> String {
     svg.text((8.0, 22.0), "font-size=\"15\"", title);
     svg.text((8.0, 40.0), "", &report.asked.worker.basis);
     panel.grid(&mut svg, "workers", "% of the steps/s of a worker alone");
-    let curves =
-        report.rows.chunk_by(|one, next| (&one.algorithm, one.codec) == (&next.algorithm, next.codec));
+    let curves = report
+        .simulated
+        .rows
+        .chunk_by(|one, next| (&one.algorithm, one.codec) == (&next.algorithm, next.codec));
     let mut ends = Vec::new();
     for (curve, colour) in curves.zip(CURVES.iter().cycle()) {
         let point = |row: &Row| panel.at((f64::from(row.workers), 100.0 * report.efficiency(row)));

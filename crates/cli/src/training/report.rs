@@ -1,6 +1,6 @@
 //! Steps in a table, as comma-separated values and as JSON.
 
-use super::{LeftOut, Row, options::Asked};
+use super::{LeftOut, Row, Simulated, options::Asked};
 use crate::table;
 use herringbone::core::{
     codec::Codec,
@@ -12,8 +12,7 @@ use std::fmt::Write as _;
 /// What was asked for, and what came of it.
 pub(super) struct Report<'a> {
     pub(super) asked: &'a Asked,
-    pub(super) rows: &'a [Row],
-    pub(super) left_out: &'a [LeftOut],
+    pub(super) simulated: &'a Simulated,
 }
 
 /// An algorithm and a codec, if there is one.
@@ -52,12 +51,12 @@ impl Report<'_> {
         const COLUMNS: [&str; 8] =
             ["algorithm", "codec", "workers", "steps/s", "step", "sums", "exposed", "efficiency"];
         let milliseconds = |time| format!("{:.1} ms", 1e3 * seconds(time));
-        let rows = self.rows.iter().map(|row| {
+        let rows = self.simulated.rows.iter().map(|row| {
             vec![
                 row.algorithm.clone(),
                 row.codec.to_string(),
                 row.workers.to_string(),
-                format!("{:.3}", Self::steps_per_second(row)),
+                format!("{}{:.3}", if row.has_prices { "~" } else { "" }, Self::steps_per_second(row)),
                 milliseconds(row.step),
                 milliseconds(row.communication),
                 milliseconds(row.exposed),
@@ -66,7 +65,10 @@ impl Report<'_> {
         });
         let mut text = self.head();
         let _written = writeln!(text, "{}", table::text(&COLUMNS, &COLUMNS[2..], rows));
-        for left_out in self.left_out {
+        if self.simulated.rows.iter().any(|row| row.has_prices) {
+            text += "~: too many messages to simulate, so sums have the prices by which plans choose (docs/planning.md)\n";
+        }
+        for left_out in &self.simulated.left_out {
             let _written = writeln!(text, "{}", left_out.sentence());
         }
         text
@@ -93,13 +95,13 @@ impl Report<'_> {
 
     pub(super) fn csv(&self) -> String {
         let mut text = String::from(
-            "algorithm,codec,workers,reducers,steps_per_second,step_s,communication_s,exposed_s,efficiency\n",
+            "algorithm,codec,workers,reducers,steps_per_second,step_s,communication_s,exposed_s,efficiency,has_prices\n",
         );
-        for row in self.rows {
+        for row in &self.simulated.rows {
             // Names of algorithms, and of codecs, may have commas.
             let _written = writeln!(
                 text,
-                "\"{}\",\"{}\",{},{},{:.6},{:.9},{:.9},{:.9},{:.6}",
+                "\"{}\",\"{}\",{},{},{:.6},{:.9},{:.9},{:.9},{:.6},{}",
                 row.algorithm,
                 row.codec,
                 row.workers,
@@ -109,6 +111,7 @@ impl Report<'_> {
                 seconds(row.communication),
                 seconds(row.exposed),
                 self.efficiency(row),
+                row.has_prices,
             );
         }
         text
@@ -116,7 +119,7 @@ impl Report<'_> {
 
     pub(super) fn object(&self) -> Value {
         let Asked { model, worker, in_flight, .. } = self.asked;
-        let rows = self.rows.iter().map(|row| {
+        let rows = self.simulated.rows.iter().map(|row| {
             json!({
                 "algorithm": row.algorithm,
                 "codec": row.codec.to_string(),
@@ -127,11 +130,11 @@ impl Report<'_> {
                 "communication_s": seconds(row.communication),
                 "exposed_s": seconds(row.exposed),
                 "efficiency": self.efficiency(row),
-                "simulations": row.simulations,
+                "has_prices": row.has_prices,
             })
         });
         let buckets = worker.buckets.iter();
-        let left_out = self.left_out.iter().map(
+        let left_out = self.simulated.left_out.iter().map(
             |left_out| json!({ "algorithm": left_out.way, "workers": left_out.workers, "why": left_out.why }),
         );
         json!({
@@ -142,6 +145,7 @@ impl Report<'_> {
             "after_s": seconds(worker.step.after),
             "buckets": buckets.map(|bucket| json!({ "bytes": bucket.bytes, "ready_s": seconds(bucket.ready) })).collect::<Vec<_>>(),
             "in_flight": in_flight,
+            "simulations": self.simulated.simulations,
             "steps": rows.collect::<Vec<_>>(),
             "left_out": left_out.collect::<Vec<_>>(),
         })

@@ -9,22 +9,32 @@ use herringbone::{
         codec::Codec,
         element::DType,
         group::Group,
-        plan::{Request, predicted::predicted},
+        plan::{
+            PriceBasis, Request,
+            predicted::{Unpriced, predicted},
+            price,
+        },
         prepare::Sizing,
-        simulate::{Calibration, Prediction, Resource},
+        simulate::{Calibration, Picoseconds, Prediction, Resource, duration},
         topology::Wiring,
         training::{Bucket, BucketCost},
         verify::{Verified, verify},
     },
     parse_algorithm,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 /// What the parameter server is called.
 pub(super) const PARAMETER_SERVER: &str = "parameter_server";
 /// Those that `all` means: each family once.
 pub(super) const USUAL: [&str; 7] =
     ["ring", "tree", "double_tree", "reduction_server", "sharded", "star", PARAMETER_SERVER];
+
+/// The most messages that a simulation goes through: tables have hundreds of simulations.
+const MOST_MESSAGES: u64 = 100_000;
+
+/// Picoseconds of a nanosecond.
+const NANOSECOND: Picoseconds = 1000;
 
 /// A way to sum gradients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,104 +85,181 @@ pub(super) struct Machines {
     pub(super) sizing: fn(&[u32]) -> Result<Sizing, Failure>,
 }
 
-/// The costs of buckets by one way, among so many workers. Each length is simulated once.
-pub(super) struct BucketCosts<'a> {
-    machines: &'a Machines,
-    way: &'a Way,
-    codec: Codec,
-    pub(super) reducers: u32,
-    group: Group,
-    hosts: Vec<u32>,
-    sizing: Sizing,
-    verified: Verified,
-    /// By type and bytes.
-    found: BTreeMap<(u32, u64), BucketCost>,
+/// What is known of an all-reduce.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    time: Picoseconds,
+    /// Of the busiest thread or port.
+    busy: Picoseconds,
+    /// Of the busiest port or link.
+    port: Picoseconds,
+    /// It was counted, and not simulated.
+    is_price: bool,
 }
 
-impl<'a> BucketCosts<'a> {
-    /// Makes and proves the schedule.
-    ///
-    /// # Errors
-    /// Why this way is none for so many workers; or a setting that cannot be used.
-    pub(super) fn new(
-        machines: &'a Machines,
-        way: &'a Way,
-        codec: Codec,
-        workers: u32,
-    ) -> Result<Result<Self, String>, Failure> {
-        let hosts = layout::hosts(workers, machines.per_host.min(workers));
-        let sizing = (machines.sizing)(&hosts)?;
-        let group = FoldOrder::Ranks.group(&hosts, &[]);
-        let reducers = if way.needs_reducers() { machines.reducers.unwrap_or(workers) } else { 0 };
-        let links = machines.wiring.links.as_ref();
-        let made = || {
-            let layout = Layout { reducers, hosts: &hosts, links };
-            let schedule = way.coded(codec)?.schedule(Collective::AllReduce, &group, &layout);
-            let schedule = schedule.map_err(|why| why.to_string())?;
-            verify(schedule, Collective::AllReduce, &group).map_err(|why| why.to_string())
-        };
-        let made = made();
-        let found = BTreeMap::new();
-        Ok(made.map(|verified| Self {
-            machines,
-            way,
-            codec,
-            reducers,
-            group,
-            hosts,
-            sizing,
-            verified,
-            found,
-        }))
+/// An all-reduce: the algorithm, the codec, how many workers, and a bucket's type and bytes.
+type Key = (String, String, u32, u32, u64);
+
+/// What all-reduces take, each simulated once.
+pub(super) struct Costs<'a> {
+    machines: &'a Machines,
+    found: BTreeMap<Key, Known>,
+}
+
+/// What the sums of a step's buckets cost by one way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct StepCosts {
+    /// In the order of the buckets.
+    pub(super) buckets: Vec<BucketCost>,
+    pub(super) reducers: u32,
+    /// Whether some were counted, and not simulated.
+    pub(super) has_prices: bool,
+}
+
+impl<'a> Costs<'a> {
+    pub(super) fn new(machines: &'a Machines) -> Self {
+        Self { machines, found: BTreeMap::new() }
     }
 
-    /// What the sum of a bucket costs.
+    /// How many were found.
+    pub(super) fn count(&self) -> usize {
+        self.found.len()
+    }
+
+    /// What these buckets cost by `way` among so many workers.
     ///
     /// # Errors
-    /// Why it has no time.
-    pub(super) fn of(&mut self, bucket: &Bucket) -> Result<BucketCost, String> {
-        let key = (bucket.kind, bucket.bytes);
-        if let Some(known) = self.found.get(&key) {
-            return Ok(*known);
+    /// Why it has no time; or, as a failure, a setting that cannot be used.
+    pub(super) fn of(
+        &mut self,
+        way: &Way,
+        codec: Codec,
+        workers: u32,
+        buckets: &[Bucket],
+    ) -> Result<Result<StepCosts, String>, Failure> {
+        let hosts = layout::hosts(workers, self.machines.per_host.min(workers));
+        let sizing = (self.machines.sizing)(&hosts)?;
+        let reducers = if way.needs_reducers() { self.machines.reducers.unwrap_or(workers) } else { 0 };
+        let algorithm = match way.coded(codec) {
+            Ok(algorithm) => algorithm,
+            Err(why) => return Ok(Err(why)),
+        };
+        let group = FoldOrder::Ranks.group(&hosts, &[]);
+        let mut asking = Asking {
+            machines: self.machines,
+            algorithm,
+            codec,
+            reducers,
+            group: &group,
+            hosts: &hosts,
+            sizing,
+            verified: None,
+        };
+        let mut costs = StepCosts { reducers, ..StepCosts::default() };
+        for bucket in buckets {
+            let name = asking.algorithm.to_string();
+            let key = (name, codec.to_string(), workers, bucket.kind, bucket.bytes);
+            let known = match self.found.entry(key) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(place) => match asking.known(bucket) {
+                    Ok(known) => *place.insert(known),
+                    Err(why) => return Ok(Err(why)),
+                },
+            };
+            costs.has_prices |= known.is_price;
+            costs.buckets.push(known.cost(way.is_pushed_first));
         }
+        Ok(Ok(costs))
+    }
+}
+
+/// All-reduces of one algorithm among so many workers.
+struct Asking<'a> {
+    machines: &'a Machines,
+    algorithm: Algorithm,
+    codec: Codec,
+    reducers: u32,
+    group: &'a Group,
+    hosts: &'a [u32],
+    sizing: Sizing,
+    /// The schedule, once a simulation has asked for it.
+    verified: Option<Verified>,
+}
+
+impl Asking<'_> {
+    /// Simulates it; or counts its price, if there are too many messages.
+    fn known(&mut self, bucket: &Bucket) -> Result<Known, String> {
         let dtype = summed_as(bucket.kind);
         if self.codec != Codec::Plain && dtype != DType::F32 {
             return Err(format!("codecs are for f32, and gradients are {dtype}"));
         }
+        let links = self.machines.wiring.links.as_ref();
+        let verified = match self.verified.take() {
+            Some(verified) => verified,
+            None => {
+                let layout = Layout { reducers: self.reducers, hosts: self.hosts, links };
+                let schedule = self.algorithm.schedule(Collective::AllReduce, self.group, &layout);
+                let schedule = schedule.map_err(|why| why.to_string())?;
+                verify(schedule, Collective::AllReduce, self.group).map_err(|why| why.to_string())?
+            }
+        };
+        let verified = self.verified.insert(verified);
         let count = usize::try_from(bucket.bytes.div_ceil(dtype.bytes() as u64)).unwrap_or(usize::MAX);
         let request = Request {
             reducers: self.reducers,
-            hosts: &self.hosts,
+            hosts: self.hosts,
             codec: self.codec,
-            links: self.machines.wiring.links.as_ref(),
+            links,
             ports: self.machines.wiring.ports.as_ref(),
-            ..Request::of_elements(Collective::AllReduce, dtype, ReduceOp::Sum, count, &self.group)
+            ..Request::of_elements(Collective::AllReduce, dtype, ReduceOp::Sum, count, self.group)
         };
-        let simulated = predicted(&request, &self.verified, &self.machines.constants, self.sizing);
-        let simulated = simulated.map_err(|why| why.to_string())?;
-        let cost = cost(&simulated, self.way.is_pushed_first);
-        self.found.insert(key, cost);
-        Ok(cost)
-    }
-
-    /// How many were made.
-    pub(super) fn simulations(&self) -> usize {
-        self.found.len()
+        let basis = PriceBasis { known: &self.machines.constants, sizing: self.sizing };
+        match predicted(MOST_MESSAGES, &request, &self.algorithm, verified, basis) {
+            Ok(simulated) => Ok(Known::of(&simulated)),
+            Err(why @ Unpriced::TooManyMessages { .. }) => {
+                let time = price(&request, &self.algorithm, basis).ok_or_else(|| why.to_string())?;
+                let time = time.saturating_mul(NANOSECOND);
+                Ok(Known { time, busy: time, port: self.port(bucket.bytes), is_price: true })
+            }
+            Err(why) => Err(why.to_string()),
+        }
     }
 }
 
-/// What a simulation of an all-reduce costs. Its segments follow each other, so that one is pushed while another is pulled. Where all is
-/// pushed before any is pulled, the busiest port carries its bytes twice, one way after the other.
-fn cost(simulated: &Prediction, is_pushed_first: bool) -> BucketCost {
-    let time = simulated.total();
-    let busy = simulated.busiest().map_or(0, |used| used.busy).min(time);
-    if !is_pushed_first {
-        return BucketCost { time, busy };
+impl Asking<'_> {
+    /// How long the busiest port carries a buffer one way, to reducers or from them: a host's, or a reducer's.
+    fn port(&self, bytes: u64) -> Picoseconds {
+        let Calibration { port, reducer_port, .. } = self.machines.constants;
+        let (each, workers) = (u64::from(self.machines.per_host), self.hosts.len() as u64);
+        let of_reducer = bytes.saturating_mul(workers) / u64::from(self.reducers.max(1));
+        duration(bytes.saturating_mul(each), port).max(duration(of_reducer, reducer_port))
     }
-    let is_thread = |place: &Resource| matches!(place, Resource::Thread(_));
-    let ports = simulated.used.iter().filter(|used| !is_thread(&used.place)).map(|used| used.busy);
-    let twice = ports.max().unwrap_or(0).saturating_mul(2);
-    BucketCost { time: (time - busy).saturating_add(busy.max(twice)), busy }
+}
+
+impl Known {
+    fn of(simulated: &Prediction) -> Self {
+        let is_thread = |place: &Resource| matches!(place, Resource::Thread(_));
+        let ports = simulated.used.iter().filter(|used| !is_thread(&used.place)).map(|used| used.busy);
+        Self {
+            time: simulated.total(),
+            busy: simulated.busiest().map_or(0, |used| used.busy).min(simulated.total()),
+            port: ports.max().unwrap_or(0),
+            is_price: false,
+        }
+    }
+
+    /// An all-reduce's segments follow each other, so that one is pushed while another is pulled. Where all is pushed before any is
+    /// pulled, the busiest port carries its bytes twice, one way after the other.
+    fn cost(&self, is_pushed_first: bool) -> BucketCost {
+        let Self { time, busy, port, .. } = *self;
+        match is_pushed_first {
+            false => BucketCost { time, busy },
+            true => {
+                let time = (time - busy).saturating_add(busy.max(port.saturating_mul(2)));
+                BucketCost { time, busy }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -194,7 +281,8 @@ mod tests {
     #[test]
     fn what_is_pushed_before_it_is_pulled_takes_its_port_twice() {
         let costs = |thread, port| {
-            [false, true].map(|is_pushed_first| cost(&simulated(thread, port, 100), is_pushed_first))
+            [false, true]
+                .map(|is_pushed_first| Known::of(&simulated(thread, port, 100)).cost(is_pushed_first))
         };
         let of = |time, busy| BucketCost { time, busy };
         assert_eq!(costs(10, 80), [of(100, 80), of(180, 80)]);

@@ -155,18 +155,20 @@ pub fn priced(
     priced_within(MessageBudget { usual: MOST_MESSAGES, most: u64::MAX }, request, algorithm, known, sizing)
 }
 
-/// Simulates a schedule that is proved for a request, as [`priced`] does: for those that ask for many sizes of it.
+/// Simulates a schedule of `algorithm` that is proved for a request, as [`priced`] does: for those that ask for many sizes of it.
+/// `most_messages` are gone through one by one at the most.
 ///
 /// # Errors
-/// [`Untimed`] where the request is too long, or never ends.
+/// [`Unpriced`] where the request is too long, its simulation never ends, or there would be more messages.
 pub fn predicted(
+    most_messages: u64,
     request: &Request<'_>,
+    algorithm: &Algorithm,
     verified: &Verified,
-    known: &Calibration,
-    sizing: Sizing,
-) -> Result<Prediction, Untimed> {
-    let machine = machine(request, known, verified.schedule().reducers());
-    estimate(MOST_MESSAGES, &workload(request, verified, sizing), &machine)
+    basis: PriceBasis<'_>,
+) -> Result<Prediction, Unpriced> {
+    let budget = MessageBudget { usual: MOST_MESSAGES, most: most_messages };
+    predicted_within(budget, request, algorithm, verified, basis)
 }
 
 /// How many messages a simulation goes through.
@@ -195,20 +197,30 @@ fn priced_within(
         }
         Err(error) => unreachable!("algorithms make schedules that are right: {error}"),
     };
-    let machine = machine(request, known, reducers);
-    let work = workload(request, &verified, sizing);
+    let outcome = predicted_within(budget, request, algorithm, &verified, PriceBasis { known, sizing })?;
+    Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
+}
+
+fn predicted_within(
+    budget: MessageBudget,
+    request: &Request<'_>,
+    algorithm: &Algorithm,
+    verified: &Verified,
+    PriceBasis { known, sizing }: PriceBasis<'_>,
+) -> Result<Prediction, Unpriced> {
+    let machine = machine(request, known, verified.schedule().reducers());
+    let work = workload(request, verified, sizing);
     if budget.most < u64::MAX {
         let MessageCount { least: messages, .. } = message_count(budget.usual, &work, &machine)?;
         if messages > budget.most {
             return Err(Unpriced::TooManyMessages { algorithm: algorithm.to_string(), messages });
         }
     }
-    let outcome = estimate(budget.usual, &work, &machine).map_err(|untimed| match untimed {
+    estimate(budget.usual, &work, &machine).map_err(|untimed| match untimed {
         Untimed::TooManySegments(too_long) => Unpriced::TooManySegments(too_long),
         Untimed::Stalled(stalled) => Unpriced::Stalled { algorithm: algorithm.to_string(), stalled },
         untimed => Unpriced::Unusable { algorithm: algorithm.to_string(), untimed },
-    })?;
-    Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
+    })
 }
 
 /// The candidates of a request by predicted time, of which only those that may be the first are simulated thoroughly. The others
