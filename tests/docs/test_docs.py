@@ -203,7 +203,7 @@ def command(name, words, settings, folder):
             # The binary would start the first python3 of the path.
             succeed([sys.executable, "-m", "herringbone", "compare", *rest], folder, settings)
         case ["herringbone", *rest]:
-            files = [word for word in (*rest, *settings.values()) if word.startswith("examples/")]
+            files = [word for word in (*rest, *settings.values()) if word.startswith(("examples/", "testdata/"))]
             own = {word: str(ROOT / word) for word in files}
             settings = {setting: own.get(value, value) for setting, value in settings.items()}
             own |= {"python": python(), "herringbone": str(BINARY)}

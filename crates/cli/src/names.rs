@@ -90,12 +90,12 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Completed<T> {
 
 /// All there are, or some of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Choice<T> {
+pub(crate) enum NameChoice<T> {
     All,
     Named(Vec<T>),
 }
 
-impl<T: PartialEq> Choice<T> {
+impl<T: PartialEq> NameChoice<T> {
     /// Names are separated by commas outside parentheses; what is named twice counts once.
     pub(crate) fn read<E>(text: &str, one: impl Fn(&str) -> Result<T, E>) -> Result<Self, E> {
         if text.trim() == "all" {

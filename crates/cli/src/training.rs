@@ -5,6 +5,7 @@ mod options;
 mod pictured;
 mod profile;
 mod report;
+mod rows;
 mod ways;
 mod worker;
 
@@ -14,45 +15,14 @@ use crate::{failure::Failure, outcome::Outcome, progress::LateBar, topologies};
 use herringbone::core::{
     codec::Codec,
     simulate::Picoseconds,
-    training::{Timeline, timeline},
+    training::{StepTimeline, timeline},
 };
-use options::Asked;
-use report::Report;
+use options::TrainingQuestion;
+use report::TrainingReport;
+use rows::{LeftOut, Row, Simulated};
 use std::{collections::BTreeMap, io::Write};
-use ways::{Costs, Way};
-use worker::WorkerStep;
-
-/// What a step takes by one way, among so many workers.
-#[derive(Clone, Debug)]
-struct Row {
-    algorithm: String,
-    codec: Codec,
-    workers: u32,
-    reducers: u32,
-    /// The sums one after the other, without anything beside them.
-    communication: Picoseconds,
-    exposed: Picoseconds,
-    step: Picoseconds,
-    /// Some of its sums were counted, and not simulated.
-    has_prices: bool,
-}
-
-/// A way that has no row for some numbers of workers.
-#[derive(Clone, Debug)]
-struct LeftOut {
-    way: String,
-    workers: Vec<u32>,
-    why: String,
-}
-
-/// All that is shown.
-#[derive(Clone, Debug)]
-struct Simulated {
-    rows: Vec<Row>,
-    left_out: Vec<LeftOut>,
-    /// How many all-reduces were simulated, or counted.
-    simulations: usize,
-}
+use ways::{SumCosts, SumWay};
+use worker::TrainedStep;
 
 pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let asked = options.asked()?;
@@ -63,7 +33,7 @@ pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Res
             hint: "there is nothing to show: name other algorithms, codecs or numbers of workers",
         });
     }
-    let report = Report { asked: &asked, simulated: &simulated };
+    let report = TrainingReport { asked: &asked, simulated: &simulated };
     if let Some(path) = &options.shown.svg {
         topologies::write(&path.to_string_lossy(), &pictured::picture(&report))?;
     }
@@ -76,8 +46,8 @@ pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Res
 }
 
 /// A row for each way, codec and number of workers, and what has none.
-fn simulated(asked: &Asked) -> Result<Simulated, Failure> {
-    let mut costs = Costs::new(&asked.machines);
+fn simulated(asked: &TrainingQuestion) -> Result<Simulated, Failure> {
+    let mut costs = SumCosts::new(&asked.machines);
     let progress = LateBar::of((asked.ways.len() * asked.codecs.len() * asked.workers.len()) as u64);
     let (mut rows, mut refused) = (Vec::new(), BTreeMap::<(String, String), Vec<u32>>::new());
     for way in &asked.ways {
@@ -101,13 +71,13 @@ fn simulated(asked: &Asked) -> Result<Simulated, Failure> {
 
 /// What a step takes; or why there is no such step.
 fn row(
-    asked: &Asked,
-    costs: &mut Costs<'_>,
-    way: &Way,
+    asked: &TrainingQuestion,
+    costs: &mut SumCosts<'_>,
+    way: &SumWay,
     codec: Codec,
     workers: u32,
 ) -> Result<Result<Row, String>, Failure> {
-    let WorkerStep { step, buckets, .. } = &asked.worker;
+    let TrainedStep { step, buckets, .. } = &asked.worker;
     let mut row = Row {
         algorithm: way.name.clone(),
         codec,
@@ -127,7 +97,7 @@ fn row(
         Err(why) => return Ok(Err(why)),
     };
     let mut each = found.buckets.iter().copied();
-    let Timeline { exposed, total, .. } =
+    let StepTimeline { exposed, total, .. } =
         timeline(step, buckets, asked.in_flight, |_| each.next().unwrap_or_default());
     row.communication = found.buckets.iter().fold(0, |sum, cost| sum.saturating_add(cost.time));
     (row.reducers, row.has_prices) = (found.reducers, found.has_prices);

@@ -5,7 +5,7 @@ mod left_out;
 mod summary;
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
-use crate::names::{self, Choice, Completed};
+use crate::names::{self, Completed, NameChoice};
 use crate::numbers::{Set, whole};
 use crate::progress::LateBar;
 use crate::{layout, outcome::Outcome, table};
@@ -31,11 +31,11 @@ pub(crate) struct Options {
     /// mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best),
     /// trees(throughput), trees(best,single), weighted(radix,16x3,1), sites(radix,radix,3x2); in a shell, quoted
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms(), hide_possible_values = true)]
-    algorithm: Choice<Algorithm>,
+    algorithm: NameChoice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),
     /// all_to_all, barrier
     #[arg(long, default_value = "all_reduce", value_name = "NAMES", value_parser = collectives(), hide_possible_values = true)]
-    collective: Choice<Collective>,
+    collective: NameChoice<Collective>,
     /// Numbers of workers: 8, 2..64 (both included), 2..8,16
     #[arg(long, default_value = "2..16", value_name = "SET")]
     ranks: Set,
@@ -57,14 +57,14 @@ pub(crate) struct Options {
 }
 
 /// Everything there is, or what was named.
-fn algorithms() -> Completed<Choice<Algorithm>> {
+fn algorithms() -> Completed<NameChoice<Algorithm>> {
     let read =
-        |text: &str| Choice::read(text, |name| parse_algorithm(name).map_err(|error| error.to_string()));
+        |text: &str| NameChoice::read(text, |name| parse_algorithm(name).map_err(|error| error.to_string()));
     Completed::new(read, [vec!["all"], names::algorithms()].concat())
 }
 
-fn collectives() -> Completed<Choice<Collective>> {
-    let read = |text: &str| Choice::read(text, names::read_collective);
+fn collectives() -> Completed<NameChoice<Collective>> {
+    let read = |text: &str| NameChoice::read(text, names::read_collective);
     Completed::new(read, [vec!["all"], names::collectives()].concat())
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     }
     drop(progress);
     every_named_one_is_there(&options.algorithm, &rows, &refused)?;
-    let named = options.algorithm != Choice::All && options.collective != Choice::All;
+    let named = options.algorithm != NameChoice::All && options.collective != NameChoice::All;
     refused.retain(|left_out| named || left_out.is_news(&rows));
     print(options, &rows, &refused, out)?;
     Ok(Outcome::passed_if(rows.iter().all(|row| row.proof.is_ok())))
@@ -93,8 +93,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
 /// The algorithms, if no option changes nothing about all of them.
 fn chosen(options: &Options) -> Result<Vec<Algorithm>, Failure> {
     let algorithms: Vec<Algorithm> = match &options.algorithm {
-        Choice::All => Algorithm::all().into_iter().chain([Algorithm::hosts_and_reducers()]).collect(),
-        Choice::Named(named) => named.clone(),
+        NameChoice::All => Algorithm::all().into_iter().chain([Algorithm::hosts_and_reducers()]).collect(),
+        NameChoice::Named(named) => named.clone(),
     };
     if options.fold_order == FoldOrder::Sites
         && let Some(other) = algorithms.iter().find(|algorithm| layout::sites(algorithm).is_empty())
@@ -116,8 +116,8 @@ fn chosen(options: &Options) -> Result<Vec<Algorithm>, Failure> {
 
 fn cases(options: &Options, algorithms: &[Algorithm]) -> Vec<Case> {
     let collectives = match &options.collective {
-        Choice::All => Collective::all(0).to_vec(),
-        Choice::Named(named) => named.clone(),
+        NameChoice::All => Collective::all(0).to_vec(),
+        NameChoice::Named(named) => named.clone(),
     };
     let (none, usual) = (Set::of([1]), Set::of([1, 2]));
     let helpers = options.reducers.as_ref().unwrap_or(&usual);
@@ -147,13 +147,13 @@ fn cases(options: &Options, algorithms: &[Algorithm]) -> Vec<Case> {
 
 /// An algorithm that was named and has no schedule in any case is a mistake of the caller; `all` means those there are.
 fn every_named_one_is_there(
-    choice: &Choice<Algorithm>,
+    choice: &NameChoice<Algorithm>,
     rows: &[Row],
     refused: &[LeftOut],
 ) -> Result<(), Failure> {
     let missing = |left_out: &&LeftOut| rows.iter().all(|row| row.case.algorithm != left_out.case.algorithm);
     match refused.iter().find(missing) {
-        Some(LeftOut { why, .. }) if matches!(choice, Choice::Named(_)) || rows.is_empty() => {
+        Some(LeftOut { why, .. }) if matches!(choice, NameChoice::Named(_)) || rows.is_empty() => {
             Err(Failure::Usage { problem: why.to_string(), hint: "see herringbone verify --help" })
         }
         _ => Ok(()),

@@ -23,4 +23,4 @@ mod bucket;
 mod overlap;
 
 pub use bucket::{Bucket, BucketLimits, Gradient, buckets, by_arrival};
-pub use overlap::{BucketCost, SummedBucket, Timeline, TrainingStep, timeline};
+pub use overlap::{BucketCost, StepTimeline, SummedBucket, TrainingStep, timeline};

@@ -2,14 +2,14 @@
 
 use super::{
     models::{self, NamedModel},
-    ways::{Machines, USUAL, Way},
-    worker::{WorkerChoice, WorkerStep},
+    ways::{SumWay, USUAL, WorkerMachines},
+    worker::{TrainedStep, WorkerChoice},
 };
 use crate::{
     constants::ConstantsOptions,
     failure::Failure,
     layout,
-    names::{self, Choice, Completed},
+    names::{self, Completed, NameChoice},
     numbers::{above_zero, whole},
     topologies,
 };
@@ -37,14 +37,14 @@ pub(crate) struct SimulateTrainingOptions {
     workers: Option<Workers>,
     /// all, or names as verify takes them, and parameter_server: ring,radix(8,8),parameter_server
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = ways(), hide_possible_values = true)]
-    algorithm: Choice<Way>,
+    algorithm: NameChoice<SumWay>,
     /// How messages are coded: names of codecs, like none,int8. Only sharded and reduction_server have codecs
     #[arg(long, default_value = "none", value_name = "CODECS", value_delimiter = ',')]
     codec: Vec<Codec>,
     #[command(flatten)]
-    machines: MachinesOptions,
+    machines: WorkerMachinesOptions,
     #[command(flatten)]
-    pub(super) shown: ShownOptions,
+    pub(super) shown: TrainingShownOptions,
 }
 
 /// What each worker trains.
@@ -70,7 +70,7 @@ struct ModelOptions {
 
 /// The machines.
 #[derive(Clone, Debug, clap::Args)]
-struct MachinesOptions {
+struct WorkerMachinesOptions {
     /// Reducers, or servers of parameters, each on a host of its own; as many as workers unless said
     #[arg(long, value_name = "M", value_parser = whole(1..=16384))]
     reducers: Option<u32>,
@@ -86,7 +86,7 @@ struct MachinesOptions {
 
 /// What is shown.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct ShownOptions {
+pub(super) struct TrainingShownOptions {
     /// One JSON object in place of the table
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,
@@ -125,35 +125,37 @@ impl FromStr for Workers {
     }
 }
 
-fn ways() -> Completed<Choice<Way>> {
-    let read = |text: &str| Choice::read(text, Way::parse);
+fn ways() -> Completed<NameChoice<SumWay>> {
+    let read = |text: &str| NameChoice::read(text, SumWay::parse);
     Completed::new(read, [vec!["all", super::ways::PARAMETER_SERVER], names::algorithms()].concat())
 }
 
 /// Everything that the simulation needs.
-pub(super) struct Asked {
+pub(super) struct TrainingQuestion {
     pub(super) model: NamedModel,
-    pub(super) worker: WorkerStep,
+    pub(super) worker: TrainedStep,
     /// Ascending.
     pub(super) workers: Vec<u32>,
-    pub(super) ways: Vec<Way>,
+    pub(super) ways: Vec<SumWay>,
     pub(super) codecs: Vec<Codec>,
     pub(super) in_flight: u32,
-    pub(super) machines: Machines,
+    pub(super) machines: WorkerMachines,
 }
 
 impl SimulateTrainingOptions {
-    pub(super) fn asked(&self) -> Result<Asked, Failure> {
+    pub(super) fn asked(&self) -> Result<TrainingQuestion, Failure> {
         let usage = |problem| Failure::Usage { problem, hint: "see herringbone simulate-training --help" };
         let model = models::find(&self.model.model)?;
         let ModelOptions { rate, batch, bucket_mib, in_flight, .. } = self.model;
         let cap = bucket_mib.map(|mib| (mib * f64::from(1 << 20)).ceil() as u64);
-        let worker = WorkerStep::of(&model, WorkerChoice { rate, batch, cap }).map_err(usage)?;
+        let worker = TrainedStep::of(&model, WorkerChoice { rate, batch, cap }).map_err(usage)?;
         let ways = match &self.algorithm {
-            Choice::All => USUAL.map(Way::parse).into_iter().collect::<Result<_, _>>().map_err(usage)?,
-            Choice::Named(named) => named.clone(),
+            NameChoice::All => {
+                USUAL.map(SumWay::parse).into_iter().collect::<Result<_, _>>().map_err(usage)?
+            }
+            NameChoice::Named(named) => named.clone(),
         };
-        if self.machines.reducers.is_some() && !ways.iter().any(Way::needs_reducers) {
+        if self.machines.reducers.is_some() && !ways.iter().any(SumWay::needs_reducers) {
             return Err(usage("--reducers changes nothing about these algorithms".to_owned()));
         }
         let wiring = self.machines.topology.as_deref().map(|file| {
@@ -162,7 +164,7 @@ impl SimulateTrainingOptions {
         });
         let wiring = wiring.transpose()?.unwrap_or_default();
         let (workers, wiring) = self.workers(wiring)?;
-        let machines = Machines {
+        let machines = WorkerMachines {
             constants: self.machines.constants.constants()?,
             wiring,
             per_host: self.machines.per_host,
@@ -171,7 +173,7 @@ impl SimulateTrainingOptions {
         };
         let mut codecs = self.codec.clone();
         codecs.dedup();
-        Ok(Asked { model, worker, workers, ways, codecs, in_flight, machines })
+        Ok(TrainingQuestion { model, worker, workers, ways, codecs, in_flight, machines })
     }
 
     /// The numbers of workers, and the topology among them, which has one number.

@@ -1,8 +1,8 @@
 //! Scaling efficiency as a curve for each way over the number of workers.
 
 use super::{
-    Row,
-    report::{Report, named},
+    report::{TrainingReport, named},
+    rows::Row,
 };
 use crate::chart::{Axis, CurveEnd, Panel, Scale};
 use herringbone::svg::{CURVES, Point, Svg};
@@ -17,7 +17,7 @@ const RIGHT: f64 = 230.0;
 const LEAST_FACTOR: f64 = 2.0;
 
 /// The picture of all rows.
-pub(super) fn picture(report: &Report<'_>) -> String {
+pub(super) fn picture(report: &TrainingReport<'_>) -> String {
     let workers = || report.simulated.rows.iter().map(|row| f64::from(row.workers));
     let (first, last) = (workers().fold(f64::MAX, f64::min), workers().fold(1.0, f64::max));
     let panel = Panel {

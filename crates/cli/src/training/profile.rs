@@ -45,7 +45,7 @@ const PARTS: [&str; 10] = [
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Profile {
     pub(super) name: String,
-    pub(super) timing: Timing,
+    pub(super) timing: ProfileTiming,
     /// In the order of registration.
     pub(super) layers: Vec<Layer>,
     /// DDP's from the second step on, each as indices of parameters, in the order of their sums; if they were measured.
@@ -54,7 +54,7 @@ pub(super) struct Profile {
 
 /// What a profile says of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Timing {
+pub(super) enum ProfileTiming {
     /// Multiply-adds of layers for one sample.
     Operations,
     /// Seconds of a run.
@@ -76,12 +76,12 @@ pub(super) struct Measured {
 pub(super) struct Layer {
     /// Of one forward pass of one sample; 0 where seconds were measured.
     pub(super) multiply_adds: u64,
-    pub(super) parameters: Vec<Parameter>,
+    pub(super) parameters: Vec<ModelParameter>,
 }
 
 /// A parameter, and its gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Parameter {
+pub(super) struct ModelParameter {
     /// torch's name of its type.
     pub(super) dtype: &'static str,
     pub(super) bytes: u64,
@@ -92,7 +92,7 @@ pub(super) struct Parameter {
 
 impl Profile {
     /// All parameters; one's index is its place here.
-    pub(super) fn parameters(&self) -> impl Iterator<Item = &Parameter> {
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &ModelParameter> {
         self.layers.iter().flat_map(|layer| &layer.parameters)
     }
 }
@@ -123,8 +123,8 @@ pub(super) fn parse(text: &str) -> Result<Profile, String> {
     text_of("source", &fields["source"])?;
     let layers = layers(&fields["layers"], is_measured)?;
     let timing = match is_measured {
-        true => Timing::Seconds(measured(&fields["measured"])?),
-        false => Timing::Operations,
+        true => ProfileTiming::Seconds(measured(&fields["measured"])?),
+        false => ProfileTiming::Operations,
     };
     let mut profile = Profile { name: text_of("name", &fields["name"])?, timing, layers, buckets: None };
     profile.buckets = fields.get("buckets").map(|given| buckets(given, &profile)).transpose()?;
@@ -178,7 +178,7 @@ fn layers(given: &Value, is_measured: bool) -> Result<Vec<Layer>, String> {
     Ok(layers)
 }
 
-fn parameter(place: &str, given: &Value, is_measured: bool) -> Result<Parameter, String> {
+fn parameter(place: &str, given: &Value, is_measured: bool) -> Result<ModelParameter, String> {
     let optional: &[&str] = if is_measured { &["trainable", "ready_seconds"] } else { &["trainable"] };
     let fields = object(place, given, &["name", "shape", "dtype", "bytes"], optional)?;
     text_of(&format!("{place}.name"), &fields["name"])?;
@@ -213,7 +213,7 @@ fn parameter(place: &str, given: &Value, is_measured: bool) -> Result<Parameter,
     }
     let ready = fields.get("ready_seconds").filter(|given| !given.is_null());
     let ready = ready.map(|given| seconds_of(&format!("{place}.ready_seconds"), given)).transpose()?;
-    Ok(Parameter { dtype, bytes: said, trainable, ready })
+    Ok(ModelParameter { dtype, bytes: said, trainable, ready })
 }
 
 /// Those from the second step on.
@@ -227,7 +227,7 @@ fn buckets(given: &Value, profile: &Profile) -> Result<Vec<Vec<usize>>, String> 
 }
 
 fn lists(place: &str, given: &Value, profile: &Profile) -> Result<Vec<Vec<usize>>, String> {
-    let parameters: Vec<&Parameter> = profile.parameters().collect();
+    let parameters: Vec<&ModelParameter> = profile.parameters().collect();
     let mut seen = BTreeSet::new();
     let mut one = |index: &Value| {
         let index = usize::try_from(whole_of(place, index)?).unwrap_or(usize::MAX);
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn a_measured_profile_has_its_seconds_and_buckets() {
         let profile = parse(MEASURED).unwrap();
-        let Timing::Seconds(measured) = profile.timing else { panic!("{profile:?}") };
+        let ProfileTiming::Seconds(measured) = profile.timing else { panic!("{profile:?}") };
         assert_eq!(measured, Measured { forward: 0.005, backward: 0.0105, after: 0.003 });
         assert_eq!(profile.buckets, Some(vec![vec![4, 3], vec![2, 1]]));
         let bytes: Vec<u64> = profile.parameters().map(|parameter| parameter.bytes).collect();

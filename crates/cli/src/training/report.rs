@@ -1,6 +1,9 @@
 //! Steps in a table, as comma-separated values and as JSON.
 
-use super::{LeftOut, Row, Simulated, options::Asked};
+use super::{
+    options::TrainingQuestion,
+    rows::{LeftOut, Row, Simulated},
+};
 use crate::table;
 use herringbone::core::{
     codec::Codec,
@@ -10,8 +13,8 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// What was asked for, and what came of it.
-pub(super) struct Report<'a> {
-    pub(super) asked: &'a Asked,
+pub(super) struct TrainingReport<'a> {
+    pub(super) asked: &'a TrainingQuestion,
     pub(super) simulated: &'a Simulated,
 }
 
@@ -34,7 +37,7 @@ impl LeftOut {
     }
 }
 
-impl Report<'_> {
+impl TrainingReport<'_> {
     /// The step of one worker alone, divided by this one.
     pub(super) fn efficiency(&self, row: &Row) -> f64 {
         match row.step {
@@ -76,7 +79,7 @@ impl Report<'_> {
 
     /// What all rows rest on.
     fn head(&self) -> String {
-        let Asked { model, worker, machines, in_flight, .. } = self.asked;
+        let TrainingQuestion { model, worker, machines, in_flight, .. } = self.asked;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let links = match machines.wiring.size() {
             Some(_) => "a topology's links".to_owned(),
@@ -118,7 +121,7 @@ impl Report<'_> {
     }
 
     pub(super) fn object(&self) -> Value {
-        let Asked { model, worker, in_flight, .. } = self.asked;
+        let TrainingQuestion { model, worker, in_flight, .. } = self.asked;
         let rows = self.simulated.rows.iter().map(|row| {
             json!({
                 "algorithm": row.algorithm,

@@ -38,7 +38,7 @@ const NANOSECOND: Picoseconds = 1000;
 
 /// A way to sum gradients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct SumWay {
     /// As the user calls it.
     pub(super) name: String,
     algorithm: Algorithm,
@@ -46,7 +46,7 @@ pub(super) struct Way {
     is_pushed_first: bool,
 }
 
-impl Way {
+impl SumWay {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let name = text.trim().to_owned();
         let is_pushed_first = name == PARAMETER_SERVER;
@@ -76,7 +76,7 @@ impl Way {
 
 /// The machines that workers are on.
 #[derive(Clone, Debug)]
-pub(super) struct Machines {
+pub(super) struct WorkerMachines {
     pub(super) constants: Calibration,
     pub(super) wiring: Wiring,
     pub(super) per_host: u32,
@@ -101,8 +101,8 @@ struct Known {
 type Key = (String, String, u32, u32, u64);
 
 /// What all-reduces take, each simulated once.
-pub(super) struct Costs<'a> {
-    machines: &'a Machines,
+pub(super) struct SumCosts<'a> {
+    machines: &'a WorkerMachines,
     found: BTreeMap<Key, Known>,
 }
 
@@ -116,8 +116,8 @@ pub(super) struct StepCosts {
     pub(super) has_prices: bool,
 }
 
-impl<'a> Costs<'a> {
-    pub(super) fn new(machines: &'a Machines) -> Self {
+impl<'a> SumCosts<'a> {
+    pub(super) fn new(machines: &'a WorkerMachines) -> Self {
         Self { machines, found: BTreeMap::new() }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Costs<'a> {
     /// Why it has no time; or, as a failure, a setting that cannot be used.
     pub(super) fn of(
         &mut self,
-        way: &Way,
+        way: &SumWay,
         codec: Codec,
         workers: u32,
         buckets: &[Bucket],
@@ -175,7 +175,7 @@ impl<'a> Costs<'a> {
 
 /// All-reduces of one algorithm among so many workers.
 struct Asking<'a> {
-    machines: &'a Machines,
+    machines: &'a WorkerMachines,
     algorithm: Algorithm,
     codec: Codec,
     reducers: u32,
@@ -293,11 +293,11 @@ mod tests {
 
     #[test]
     fn the_parameter_server_is_a_way_beside_all_algorithms() {
-        assert!(Way::parse(" parameter_server").unwrap().needs_reducers());
-        assert_eq!(Way::parse("sharded").unwrap().algorithm, Algorithm::radix(vec![]));
-        assert!(Way::parse("rung").unwrap_err().contains("parameter_server"));
+        assert!(SumWay::parse(" parameter_server").unwrap().needs_reducers());
+        assert_eq!(SumWay::parse("sharded").unwrap().algorithm, Algorithm::radix(vec![]));
+        assert!(SumWay::parse("rung").unwrap_err().contains("parameter_server"));
         for name in USUAL {
-            assert_eq!(Way::parse(name).unwrap().name, name);
+            assert_eq!(SumWay::parse(name).unwrap().name, name);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     models::NamedModel,
-    profile::{DTYPES, Parameter, Profile, Timing},
+    profile::{DTYPES, ModelParameter, Profile, ProfileTiming},
 };
 use herringbone::{
     DType,
@@ -25,7 +25,7 @@ pub(super) struct WorkerChoice {
 
 /// A worker's step.
 #[derive(Clone, Debug)]
-pub(super) struct WorkerStep {
+pub(super) struct TrainedStep {
     pub(super) step: TrainingStep,
     pub(super) buckets: Vec<Bucket>,
     /// What it rests on, in words.
@@ -35,13 +35,13 @@ pub(super) struct WorkerStep {
 /// Steps that take longer are refused: picoseconds have an end.
 const MOST_SECONDS: f64 = 1e6;
 
-impl WorkerStep {
+impl TrainedStep {
     /// # Errors
     /// If an option does nothing for this profile, one is missing, or nobody waits for the end of such a step.
     pub(super) fn of(model: &NamedModel, choice: WorkerChoice) -> Result<Self, String> {
         let profile = &model.profile;
         let (step, ready, basis) = match profile.timing {
-            Timing::Seconds(measured) => {
+            ProfileTiming::Seconds(measured) => {
                 if choice.rate.is_some() || choice.batch.is_some() {
                     return Err(format!(
                         "{} was measured in seconds, so --rate and --batch change nothing about it",
@@ -57,7 +57,7 @@ impl WorkerStep {
                     profile.parameters().map(|parameter| parameter.ready.unwrap_or(measured.backward));
                 (step, ready.collect(), "seconds as measured".to_owned())
             }
-            Timing::Operations => by_operations(model, choice)?,
+            ProfileTiming::Operations => by_operations(model, choice)?,
         };
         let gradients = gradients(profile, &ready)?;
         let buckets = match (&profile.buckets, choice.cap) {
@@ -111,7 +111,7 @@ fn by_operations(
 }
 
 fn gradients(profile: &Profile, ready: &[f64]) -> Result<Vec<Gradient>, String> {
-    let one = |(parameter, ready): (&Parameter, &f64)| {
+    let one = |(parameter, ready): (&ModelParameter, &f64)| {
         let ready = picoseconds(*ready)?;
         Ok(Gradient { kind: kind(parameter.dtype), bytes: parameter.bytes, ready })
     };

@@ -44,7 +44,7 @@ pub struct SummedBucket {
 
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timeline {
+pub struct StepTimeline {
     /// Each bucket, in the order of the sums.
     pub buckets: Vec<SummedBucket>,
     /// How long the sums go on after the backward pass.
@@ -63,7 +63,7 @@ pub fn timeline(
     buckets: &[Bucket],
     in_flight: u32,
     mut cost: impl FnMut(&Bucket) -> BucketCost,
-) -> Timeline {
+) -> StepTimeline {
     let most = in_flight.max(1) as usize;
     let mut ends = BinaryHeap::new();
     // When the last bucket was begun, and from when on the busiest place is free.
@@ -86,7 +86,7 @@ pub fn timeline(
     let computed = step.forward.saturating_add(step.backward);
     let last = summed.iter().map(|bucket| bucket.end).max().unwrap_or(0);
     let exposed = last.saturating_sub(computed);
-    Timeline { buckets: summed, exposed, total: step.computing().saturating_add(exposed) }
+    StepTimeline { buckets: summed, exposed, total: step.computing().saturating_add(exposed) }
 }
 
 #[cfg(test)]
