@@ -14,7 +14,6 @@ pub(crate) use options::{SimulateTrainingOptions, Workers};
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar, topologies};
 use herringbone::core::{
     codec::Codec,
-    simulate::Picoseconds,
     training::{StepTimeline, timeline},
 };
 use options::TrainingQuestion;
@@ -90,7 +89,7 @@ fn row(
     };
     // One worker sums nothing, whatever it would be by.
     if workers == 1 {
-        return Ok(Ok(row));
+        return Ok(way.is_coded_by(codec).map(|()| row));
     }
     let found = match costs.of(way, codec, workers, buckets)? {
         Ok(found) => found,

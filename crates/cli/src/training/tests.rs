@@ -98,6 +98,9 @@ fn codecs_shorten_what_has_a_coded_form_and_the_rest_is_left_out_with_a_reason()
     let rows = found["steps"].as_array().unwrap();
     assert_eq!(rows.len(), 4, "{found}");
     assert!(number(&rows[1], "step_s") < 0.7 * number(&rows[0], "step_s"), "{found}");
+    let alone =
+        steps(&["--model", "vgg16", "--workers", "1", "--algorithm", "ring,sharded", "--codec", "int8"]);
+    assert_eq!((alone.len(), &alone[0]["algorithm"]), (1, &Value::from("sharded")));
     let left_out = found["left_out"].to_string();
     assert!(
         left_out.contains("codecs are for gradients") && left_out.contains("no coded form"),

@@ -62,6 +62,19 @@ impl SumWay {
         self.algorithm.needs_reducers()
     }
 
+    /// Whether it has a form for this codec, whatever the number of workers.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn is_coded_by(&self, codec: Codec) -> Result<(), String> {
+        let algorithm = self.coded(codec)?;
+        let layout = Layout { reducers: 1, ..Layout::default() };
+        match algorithm.schedule(Collective::AllReduce, &Group::of_size(2), &layout) {
+            Err(why) if codec != Codec::Plain => Err(why.to_string()),
+            _ => Ok(()),
+        }
+    }
+
     /// The algorithm whose messages this codec shortens.
     fn coded(&self, codec: Codec) -> Result<Algorithm, String> {
         match codec {
