@@ -18,7 +18,7 @@ use herringbone::core::{
 };
 use options::TrainingQuestion;
 use report::TrainingReport;
-use rows::{LeftOut, Row, Simulated};
+use rows::{Row, Simulated, WayLeftOut};
 use std::{collections::BTreeMap, io::Write};
 use ways::{SumCosts, SumWay};
 use worker::TrainedStep;
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Res
     let simulated = simulated(&asked)?;
     if simulated.rows.is_empty() {
         return Err(Failure::Usage {
-            problem: simulated.left_out.iter().map(LeftOut::sentence).collect::<Vec<_>>().join("\n"),
+            problem: simulated.left_out.iter().map(WayLeftOut::sentence).collect::<Vec<_>>().join("\n"),
             hint: "there is nothing to show: name other algorithms, codecs or numbers of workers",
         });
     }
@@ -64,7 +64,7 @@ fn simulated(asked: &TrainingQuestion) -> Result<Simulated, Failure> {
             }
         }
     }
-    let left_out = refused.into_iter().map(|((way, why), workers)| LeftOut { way, workers, why });
+    let left_out = refused.into_iter().map(|((way, why), workers)| WayLeftOut { way, workers, why });
     Ok(Simulated { rows, left_out: left_out.collect(), simulations: costs.count() })
 }
 

@@ -33,7 +33,11 @@ pub(super) fn picture(report: &TrainingReport<'_>) -> String {
     let title = format_args!("{}: scaling efficiency by workers", report.asked.model.profile.name);
     svg.text((8.0, 22.0), "font-size=\"15\"", title);
     svg.text((8.0, 40.0), "", &report.asked.worker.basis);
-    panel.grid(&mut svg, "workers", "% of the steps/s of a worker alone");
+    panel.grid(
+        &mut svg,
+        "workers",
+        "% of the steps/s of a worker alone; hollow: prices in place of simulations",
+    );
     let curves = report
         .simulated
         .rows
@@ -46,7 +50,11 @@ pub(super) fn picture(report: &TrainingReport<'_>) -> String {
         for (row, at) in curve.iter().zip(&points) {
             let words =
                 format!("{} of {}: {:.1} %", row.algorithm, row.workers, 100.0 * report.efficiency(row));
-            svg.circle(*at, 2.5, &format!("fill=\"{colour}\""), &words);
+            let look = match row.has_prices {
+                true => format!("fill=\"none\" stroke=\"{colour}\""),
+                false => format!("fill=\"{colour}\""),
+            };
+            svg.circle(*at, 2.5, &look, &words);
         }
         if let (Some(row), Some(at)) = (curve.last(), points.last()) {
             let words =

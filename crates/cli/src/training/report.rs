@@ -2,7 +2,7 @@
 
 use super::{
     options::TrainingQuestion,
-    rows::{LeftOut, Row, Simulated},
+    rows::{Row, Simulated, WayLeftOut},
 };
 use crate::table;
 use herringbone::core::{
@@ -30,7 +30,7 @@ fn seconds(time: Picoseconds) -> f64 {
     time as f64 / SECOND as f64
 }
 
-impl LeftOut {
+impl WayLeftOut {
     pub(super) fn sentence(&self) -> String {
         let workers = self.workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         format!("left out: {} of {workers} workers: {}", self.way, self.why)

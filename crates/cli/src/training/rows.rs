@@ -19,7 +19,7 @@ pub(super) struct Row {
 
 /// A way that has no row for some numbers of workers.
 #[derive(Clone, Debug)]
-pub(super) struct LeftOut {
+pub(super) struct WayLeftOut {
     pub(super) way: String,
     pub(super) workers: Vec<u32>,
     pub(super) why: String,
@@ -29,7 +29,7 @@ pub(super) struct LeftOut {
 #[derive(Clone, Debug)]
 pub(super) struct Simulated {
     pub(super) rows: Vec<Row>,
-    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out: Vec<WayLeftOut>,
     /// How many all-reduces were simulated, or counted.
     pub(super) simulations: usize,
 }
