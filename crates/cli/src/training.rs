@@ -18,7 +18,7 @@ use herringbone::core::{
 };
 use options::TrainingQuestion;
 use report::TrainingReport;
-use rows::{Row, Simulated, WayLeftOut};
+use rows::{SimulatedTraining, StepRow, WayLeftOut};
 use std::{collections::BTreeMap, io::Write};
 use ways::{SumCosts, SumWay};
 use worker::TrainedStep;
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Res
 }
 
 /// A row for each way, codec and number of workers, and what has none.
-fn simulated(asked: &TrainingQuestion) -> Result<Simulated, Failure> {
+fn simulated(asked: &TrainingQuestion) -> Result<SimulatedTraining, Failure> {
     let mut costs = SumCosts::new(&asked.machines);
     let progress = LateBar::of((asked.ways.len() * asked.codecs.len() * asked.workers.len()) as u64);
     let (mut rows, mut refused) = (Vec::new(), BTreeMap::<(String, String), Vec<u32>>::new());
@@ -65,7 +65,7 @@ fn simulated(asked: &TrainingQuestion) -> Result<Simulated, Failure> {
         }
     }
     let left_out = refused.into_iter().map(|((way, why), workers)| WayLeftOut { way, workers, why });
-    Ok(Simulated { rows, left_out: left_out.collect(), simulations: costs.count() })
+    Ok(SimulatedTraining { rows, left_out: left_out.collect(), simulations: costs.count() })
 }
 
 /// What a step takes; or why there is no such step.
@@ -75,9 +75,9 @@ fn row(
     way: &SumWay,
     codec: Codec,
     workers: u32,
-) -> Result<Result<Row, String>, Failure> {
+) -> Result<Result<StepRow, String>, Failure> {
     let TrainedStep { step, buckets, .. } = &asked.worker;
-    let mut row = Row {
+    let mut row = StepRow {
         algorithm: way.name.clone(),
         codec,
         workers,

@@ -2,7 +2,7 @@
 
 use super::{
     report::{TrainingReport, named},
-    rows::Row,
+    rows::StepRow,
 };
 use crate::chart::{Axis, CurveEnd, Panel, Scale};
 use herringbone::svg::{CURVES, Point, Svg};
@@ -44,7 +44,7 @@ pub(super) fn picture(report: &TrainingReport<'_>) -> String {
         .chunk_by(|one, next| (&one.algorithm, one.codec) == (&next.algorithm, next.codec));
     let mut ends = Vec::new();
     for (curve, colour) in curves.zip(CURVES.iter().cycle()) {
-        let point = |row: &Row| panel.at((f64::from(row.workers), 100.0 * report.efficiency(row)));
+        let point = |row: &StepRow| panel.at((f64::from(row.workers), 100.0 * report.efficiency(row)));
         let points: Vec<Point> = curve.iter().map(point).collect();
         svg.polyline(points.iter().copied(), &format!("stroke=\"{colour}\" stroke-width=\"2\""));
         for (row, at) in curve.iter().zip(&points) {

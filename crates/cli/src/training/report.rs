@@ -2,7 +2,7 @@
 
 use super::{
     options::TrainingQuestion,
-    rows::{Row, Simulated, WayLeftOut},
+    rows::{SimulatedTraining, StepRow, WayLeftOut},
 };
 use crate::table;
 use herringbone::core::{
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 /// What was asked for, and what came of it.
 pub(super) struct TrainingReport<'a> {
     pub(super) asked: &'a TrainingQuestion,
-    pub(super) simulated: &'a Simulated,
+    pub(super) simulated: &'a SimulatedTraining,
 }
 
 /// An algorithm and a codec, if there is one.
@@ -39,14 +39,14 @@ impl WayLeftOut {
 
 impl TrainingReport<'_> {
     /// The step of one worker alone, divided by this one.
-    pub(super) fn efficiency(&self, row: &Row) -> f64 {
+    pub(super) fn efficiency(&self, row: &StepRow) -> f64 {
         match row.step {
             0 => 1.0,
             step => self.asked.worker.step.computing() as f64 / step as f64,
         }
     }
 
-    fn steps_per_second(row: &Row) -> f64 {
+    fn steps_per_second(row: &StepRow) -> f64 {
         1.0 / seconds(row.step.max(1))
     }
 

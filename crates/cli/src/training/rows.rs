@@ -4,7 +4,7 @@ use herringbone::core::{codec::Codec, simulate::Picoseconds};
 
 /// What a step takes by one way, among so many workers.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct StepRow {
     pub(super) algorithm: String,
     pub(super) codec: Codec,
     pub(super) workers: u32,
@@ -27,8 +27,8 @@ pub(super) struct WayLeftOut {
 
 /// All that is shown.
 #[derive(Clone, Debug)]
-pub(super) struct Simulated {
-    pub(super) rows: Vec<Row>,
+pub(super) struct SimulatedTraining {
+    pub(super) rows: Vec<StepRow>,
     pub(super) left_out: Vec<WayLeftOut>,
     /// How many all-reduces were simulated, or counted.
     pub(super) simulations: usize,
