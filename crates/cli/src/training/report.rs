@@ -59,7 +59,7 @@ impl TrainingReport<'_> {
                 row.algorithm.clone(),
                 row.codec.to_string(),
                 row.workers.to_string(),
-                format!("{}{:.3}", if row.has_prices { "~" } else { "" }, Self::steps_per_second(row)),
+                format!("{}{}", if row.has_prices { "~" } else { "" }, rate(Self::steps_per_second(row))),
                 milliseconds(row.step),
                 milliseconds(row.communication),
                 milliseconds(row.exposed),
@@ -152,5 +152,13 @@ impl TrainingReport<'_> {
             "steps": rows.collect::<Vec<_>>(),
             "left_out": left_out.collect::<Vec<_>>(),
         })
+    }
+}
+
+/// Steps per second, with three digits that tell slow ways apart.
+fn rate(steps_per_second: f64) -> String {
+    match steps_per_second {
+        slow if slow < 0.01 => format!("{slow:.2e}"),
+        fast => format!("{fast:.3}"),
     }
 }
