@@ -1,25 +1,23 @@
 //! What a schedule means: the oracle that every executor is compared with, bit for bit.
 //!
-//! One thread, one buffer per place, one queue per lane, one element at a time. Nothing here is fast.
+//! One thread, one buffer per place, one queue per lane, one element at a time. Nothing here is fast. `lockstep` runs the steps, and
+//! knows nothing of numbers.
 
 mod coding;
+pub(crate) mod lockstep;
 
 pub use coding::Coding;
 
 use crate::{
     collective::{Collective, Lengths, UnevenParts, Viewpoint},
     element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch},
-    schedule::{Chunk, Form, Origin, Place, Program, Rank, Step},
+    schedule::{Chunk, Form, Rank},
     verify::Verified,
 };
-use alloc::{
-    borrow::Cow,
-    collections::{BTreeMap, VecDeque},
-    vec,
-    vec::Vec,
-};
+use alloc::{borrow::Cow, vec, vec::Vec};
 use coding::{CodingLeft, bytes_of, floats};
 use core::ops::Range;
+use lockstep::{Domain, FoldOperand, Lockstep};
 
 /// Why there is nothing to interpret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,25 +126,17 @@ type Ends = (Vec<Vec<u8>>, Vec<CodingLeft>);
 fn run(task: &Task<'_>, inputs: &[&[u8]], left: Vec<CodingLeft>) -> Result<Ends, InterpretError> {
     let schedule = task.schedule;
     task.check(inputs)?;
-    let input = |rank: Rank| inputs.get(rank as usize).copied().unwrap_or_default();
     let mut left = left.into_iter();
-    let mut ranks: Vec<State<'_>> = (0..schedule.ranks())
-        .map(|rank| State { left: left.next().unwrap_or_default(), ..task.start(rank, input(rank)) })
-        .collect();
-    let mut lanes = Lanes::new();
-    while ranks.iter().any(|rank| rank.done.contains(&false)) {
-        let mut moved = false;
-        for rank in &mut ranks {
-            moved |= rank.advance(task, &mut lanes);
-        }
-        assert!(moved, "a verified schedule does not deadlock");
+    let left = (0..schedule.ranks()).map(|_| left.next().unwrap_or_default()).collect();
+    let mut numbers = Numbers { task, inputs, left };
+    let mut ranks = Lockstep::new(schedule.schedule());
+    while !ranks.is_done() {
+        ranks.round(&mut numbers);
     }
-    ranks.truncate(schedule.workers() as usize);
-    Ok(ranks.into_iter().map(|rank| rank.finish(task)).unzip())
+    let outputs = (0..schedule.workers()).map(|worker| numbers.output(&ranks, worker)).collect();
+    numbers.left.truncate(schedule.workers() as usize);
+    Ok((outputs, numbers.left))
 }
-
-/// The messages under way, by sender and receiver.
-type Lanes = BTreeMap<(Rank, Rank), VecDeque<Vec<u8>>>;
 
 /// What is to be done, for all ranks.
 struct Task<'a> {
@@ -181,29 +171,6 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    fn start(&self, rank: Rank, input: &'a [u8]) -> State<'a> {
-        let schedule = self.schedule.schedule();
-        let program = match schedule.program(rank) {
-            Cow::Borrowed(program) => program.chunk_by_chunk(),
-            Cow::Owned(program) => Cow::Owned(program.chunk_by_chunk().into_owned()),
-        };
-        let output = match self.parts.get(rank as usize) {
-            Some(parts) => parts.output_elements(),
-            None => self.schedule.collective().output_elements(schedule.workers(), rank, self.count),
-        };
-        let output = if rank < schedule.workers() { output * self.dtype.bytes() } else { 0 };
-        State {
-            rank,
-            done: vec![false; program.steps().len()],
-            slots: vec![(0, Vec::new()); program.slots().len()],
-            left: CodingLeft::default(),
-            input,
-            output: vec![0; output],
-            written: vec![false; schedule.cut().chunks() as usize],
-            program,
-        }
-    }
-
     fn place(&self, worker: Rank) -> (Viewpoint<'_>, Lengths<'_>) {
         let (count, element_bytes) = (self.count, self.dtype.bytes());
         let even = Lengths::Even { count, element_bytes };
@@ -231,235 +198,86 @@ impl<'a> Task<'a> {
     }
 }
 
-/// One rank, while it runs.
-struct State<'a> {
-    rank: Rank,
-    program: Cow<'a, Program>,
-    done: Vec<bool>,
-    /// Of which chunk each is, and what it holds.
-    slots: Vec<(Chunk, Vec<u8>)>,
-    left: CodingLeft,
-    input: &'a [u8],
-    output: Vec<u8>,
-    /// By chunk, whether the output has it.
-    written: Vec<bool>,
+/// Steps on numbers, in little-endian bytes.
+struct Numbers<'a> {
+    task: &'a Task<'a>,
+    inputs: &'a [&'a [u8]],
+    /// By rank.
+    left: Vec<CodingLeft>,
 }
 
-impl State<'_> {
-    /// Runs every step that can run; whether there was one.
-    ///
-    /// A step can run if its messages are there, and no earlier step that has not run conflicts with it or shares a
-    /// lane and a direction with it.
-    fn advance(&mut self, task: &Task<'_>, lanes: &mut Lanes) -> bool {
-        let mut moved = false;
-        let mut held = Held::default();
-        for at in 0..self.done.len() {
-            if self.done[at] {
-                continue;
-            }
-            let uses = Uses::of(&self.program, at);
-            let there = |lane: &Rank| {
-                let taken = uses.receives.iter().filter(|other| *other == lane).count();
-                lanes.get(&(*lane, self.rank)).is_some_and(|queue| queue.len() >= taken)
-            };
-            if held.allow(&uses) && uses.receives.iter().all(there) {
-                self.step(task, at, lanes);
-                self.done[at] = true;
-                moved = true;
-            } else {
-                held.hold(uses);
+impl Numbers<'_> {
+    /// A worker's output; what its program leaves as it is (the own part of an all_gather) comes from the input.
+    fn output(&mut self, ranks: &Lockstep<'_, Vec<u8>>, worker: Rank) -> Vec<u8> {
+        let task = self.task;
+        let (collective, workers) = (task.schedule.collective(), task.schedule.workers());
+        let elements = match task.parts.get(worker as usize) {
+            Some(parts) => parts.output_elements(),
+            None => collective.output_elements(workers, worker, task.count),
+        };
+        let mut output = vec![0; elements * task.dtype.bytes()];
+        for chunk in 0..task.schedule.cut().chunks() {
+            if collective.result(workers, worker, chunk).is_some() {
+                let written = ranks.output(worker, chunk).cloned();
+                let value = written.unwrap_or_else(|| self.input(worker, chunk));
+                output[task.output(worker, chunk)].copy_from_slice(&value);
             }
         }
-        moved
+        output
+    }
+}
+
+impl Domain for Numbers<'_> {
+    type Value = Vec<u8>;
+
+    fn input(&mut self, worker: Rank, place: Chunk) -> Vec<u8> {
+        let input = self.inputs.get(worker as usize).copied().unwrap_or_default();
+        input[self.task.input(worker, place)].to_vec()
     }
 
-    fn step(&mut self, task: &Task<'_>, at: usize, lanes: &mut Lanes) {
-        let rank = self.rank;
-        let mut take = |lane: Rank| lanes.get_mut(&(lane, rank)).and_then(VecDeque::pop_front);
-        match self.program.steps()[at] {
-            Step::Send { from, to } => {
-                for to in self.program.lanes(to) {
-                    lanes.entry((rank, *to)).or_default().push_back(self.read(task, from).to_vec());
-                }
+    fn fold(&mut self, chunk: Chunk, sources: &[FoldOperand<Vec<u8>>], finish: bool) -> Vec<u8> {
+        let task = self.task;
+        let values = sources.iter().map(|source| match source.form {
+            Form::Coded => {
+                let values = coding::decode(task.coding.codec, &source.value, task.elements(chunk));
+                (Cow::Owned(bytes_of(&values)), Form::Plain, source.merges)
             }
-            Step::Recv { lane, chunk, into } => {
-                let message = take(lane).expect("the message is there");
-                self.write(task, into, chunk, message);
-            }
-            Step::Fold { chunk, from, into, finish } => {
-                let sources = self.program.sources(from).iter().map(|source| {
-                    let (values, form) = match source.from {
-                        Origin::At(place) => (
-                            self.read(task, place).to_vec(),
-                            self.program.form(place).expect("a place of the program"),
-                        ),
-                        Origin::Head { lane, form } => (take(lane).expect("the message is there"), form),
-                    };
-                    match form {
-                        Form::Coded => {
-                            let values = coding::decode(task.coding.codec, &values, task.elements(chunk));
-                            Operand { values: bytes_of(&values), form: Form::Plain, merges: source.merges }
-                        }
-                        form => Operand { values, form, merges: source.merges },
-                    }
-                });
-                let sources: Vec<Operand> = sources.collect();
-                let finish = finish.then_some(task.schedule.group().contributors());
-                let folded = dispatch(task.dtype, task.op, Fold { sources: &sources, finish });
-                self.write(task, into, chunk, folded);
-            }
-            Step::Copy { from, into } => {
-                self.write(task, into, self.chunk(from), self.read(task, from).to_vec());
-            }
-            Step::Encode { from, into } => self.encode(task, from, into),
-            Step::Decode { chunk, from, into } => {
-                let coded = match from {
-                    Origin::At(place) => self.read(task, place).to_vec(),
-                    Origin::Head { lane, .. } => take(lane).expect("the message is there"),
-                };
-                let values = coding::decode(task.coding.codec.result(), &coded, task.elements(chunk));
-                self.write(task, into, chunk, bytes_of(&values));
-            }
-        }
+            form => (Cow::Borrowed(&source.value[..]), form, source.merges),
+        });
+        let sources: Vec<Source<'_>> =
+            values.map(|(values, form, merges)| Source { values, form, merges }).collect();
+        let finish = finish.then_some(task.schedule.group().contributors());
+        dispatch(task.dtype, task.op, Fold { sources: &sources, finish })
     }
 
-    fn encode(&mut self, task: &Task<'_>, from: Place, into: Place) {
-        let (values, chunk) = (floats(self.read(task, from)), self.chunk(from));
-        let coded = match self.program.form(into) {
-            Some(Form::Coded) => {
-                let bytes = task.input(self.rank, chunk);
-                coding::encode(task.coding, bytes.start / 4..bytes.end / 4, &values, &mut self.left)
+    fn encode(&mut self, rank: Rank, chunk: Chunk, value: &Vec<u8>, into: Form) -> Vec<u8> {
+        let (values, coding) = (floats(value), self.task.coding);
+        match into {
+            Form::Coded => {
+                let bytes = self.task.input(rank, chunk);
+                coding::encode(coding, bytes.start / 4..bytes.end / 4, &values, &mut self.left[rank as usize])
             }
             _ => {
-                let coding = Coding { codec: task.coding.codec.result(), ..task.coding };
+                let coding = Coding { codec: coding.codec.result(), ..coding };
                 coding::encode(coding, 0..values.len(), &values, &mut CodingLeft::default())
             }
-        };
-        self.write(task, into, chunk, coded);
-    }
-
-    fn chunk(&self, place: Place) -> Chunk {
-        match place {
-            Place::User(chunk) => chunk,
-            Place::Slot(slot) => self.slots[slot as usize].0,
         }
     }
 
-    fn read(&self, task: &Task<'_>, place: Place) -> &[u8] {
-        match place {
-            Place::Slot(slot) => &self.slots[slot as usize].1,
-            Place::User(chunk) if self.written.get(chunk as usize) == Some(&true) => {
-                &self.output[task.output(self.rank, chunk)]
-            }
-            Place::User(chunk) => &self.input[task.input(self.rank, chunk)],
-        }
-    }
-
-    fn write(&mut self, task: &Task<'_>, place: Place, of: Chunk, values: Vec<u8>) {
-        match place {
-            Place::Slot(slot) => self.slots[slot as usize] = (of, values),
-            Place::User(chunk) => {
-                self.output[task.output(self.rank, chunk)].copy_from_slice(&values);
-                self.written[chunk as usize] = true;
-            }
-        }
-    }
-
-    /// The output, and what is left of what was encoded; what the program leaves as it is (the own part of an all_gather)
-    /// comes from the input.
-    fn finish(mut self, task: &Task<'_>) -> (Vec<u8>, CodingLeft) {
-        let workers = task.schedule.workers();
-        for chunk in 0..self.written.len() as Chunk {
-            let promised = task.schedule.collective().result(workers, self.rank, chunk).is_some();
-            if promised && !self.written[chunk as usize] {
-                self.output[task.output(self.rank, chunk)]
-                    .copy_from_slice(&self.input[task.input(self.rank, chunk)]);
-            }
-        }
-        (self.output, self.left)
+    fn decode(&mut self, chunk: Chunk, coded: &Vec<u8>) -> Vec<u8> {
+        bytes_of(&coding::decode(self.task.coding.codec.result(), coded, self.task.elements(chunk)))
     }
 }
 
-/// What a step touches.
-struct Uses {
-    reads: Vec<Place>,
-    writes: Option<Place>,
-    sends: Vec<Rank>,
-    receives: Vec<Rank>,
-}
-
-impl Uses {
-    fn of(program: &Program, at: usize) -> Self {
-        let mut uses = Self { reads: Vec::new(), writes: None, sends: Vec::new(), receives: Vec::new() };
-        match program.steps()[at] {
-            Step::Send { from, to } => {
-                uses.reads.push(from);
-                uses.sends.extend(program.lanes(to));
-            }
-            Step::Recv { lane, into, .. } => {
-                uses.receives.push(lane);
-                uses.writes = Some(into);
-            }
-            Step::Fold { from, into, .. } => {
-                for source in program.sources(from) {
-                    match source.from {
-                        Origin::At(place) => uses.reads.push(place),
-                        Origin::Head { lane, .. } => uses.receives.push(lane),
-                    }
-                }
-                uses.writes = Some(into);
-            }
-            Step::Copy { from, into } | Step::Encode { from, into } => {
-                uses.reads.push(from);
-                uses.writes = Some(into);
-            }
-            Step::Decode { from, into, .. } => {
-                match from {
-                    Origin::At(place) => uses.reads.push(place),
-                    Origin::Head { lane, .. } => uses.receives.push(lane),
-                }
-                uses.writes = Some(into);
-            }
-        }
-        uses
-    }
-}
-
-/// What earlier steps that have not run touch.
-#[derive(Default)]
-struct Held {
-    reads: Vec<Place>,
-    writes: Vec<Place>,
-    sends: Vec<Rank>,
-    receives: Vec<Rank>,
-}
-
-impl Held {
-    fn allow(&self, uses: &Uses) -> bool {
-        let written = |place: &Place| self.writes.contains(place);
-        !uses.reads.iter().any(written)
-            && !uses.writes.iter().any(|place| written(place) || self.reads.contains(place))
-            && !uses.sends.iter().any(|lane| self.sends.contains(lane))
-            && !uses.receives.iter().any(|lane| self.receives.contains(lane))
-    }
-
-    fn hold(&mut self, uses: Uses) {
-        self.reads.extend(uses.reads);
-        self.writes.extend(uses.writes);
-        self.sends.extend(uses.sends);
-        self.receives.extend(uses.receives);
-    }
-}
-
-/// A source of a fold.
-struct Operand {
-    values: Vec<u8>,
+/// A source of a fold, whose values are elements or partial sums.
+struct Source<'a> {
+    values: Cow<'a, [u8]>,
     form: Form,
     merges: u8,
 }
 
 struct Fold<'a> {
-    sources: &'a [Operand],
+    sources: &'a [Source<'a>],
     /// The number of contributors, if this fold is the last.
     finish: Option<u32>,
 }
@@ -471,7 +289,7 @@ impl Visitor for Fold<'_> {
         let (plain, acc) = (R::Element::DTYPE.bytes(), R::Acc::DTYPE.bytes());
         let width = |form| if form == Form::Acc { acc } else { plain };
         let elements = self.sources[0].values.len() / width(self.sources[0].form);
-        let bytes = |source: &Operand, element: usize| {
+        let bytes = |source: &Source<'_>, element: usize| {
             let width = width(source.form);
             element * width..(element + 1) * width
         };

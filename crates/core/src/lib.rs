@@ -39,7 +39,7 @@
 //! | [`element`], [`group`], [`codec`], [`collective`] | what is folded, by whom, how messages are coded, and what the result must be |
 //! | [`topology`] | how machines are linked, and which trees go over the links |
 //! | [`schedule`], [`algorithm`], [`plan`] | what each rank does, in which ways that can be done, and which of them is taken |
-//! | [`verify`], [`interpret`] | whether it is right, and what it computes |
+//! | [`verify`], [`interpret`], [`terms`] | whether it is right, what it computes, and what each rank holds on the way |
 //! | [`trace`] | how a schedule is shown |
 //! | [`named`] | which named operations all ranks are ready for |
 //! | [`wire`], [`session`] | what processes say to each other, and what becomes of a group when one of them is lost |
@@ -81,6 +81,8 @@ pub mod plan;
 pub mod verify;
 
 pub mod interpret;
+
+pub mod terms;
 
 pub mod trace;
 

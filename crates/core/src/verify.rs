@@ -34,7 +34,7 @@ mod served;
 mod shifts;
 mod symbols;
 mod symmetric;
-mod terms;
+pub(crate) mod terms;
 
 pub use error::{ResultFault, StepFault, Stuck, VerifyError};
 pub use order::Order;

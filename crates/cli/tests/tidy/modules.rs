@@ -20,7 +20,7 @@ const ORDERS: [Order; 8] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
-            "search",
+            "search terms",
             "interpret named plan replay table training",
             "simulate",
             "execution",

@@ -9,8 +9,8 @@ use alloc::{vec, vec::Vec};
 use core::mem::replace;
 
 /// An input, a merge of two terms, or a finished one of either. Equal terms mean equal bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Term(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Term(u32);
 
 /// Above every input and merge: the graph's limit keeps them far below.
 const FINISHED: u32 = 1 << 31;
@@ -20,12 +20,12 @@ impl Term {
     pub(super) const NONE: Term = Term(u32::MAX);
 
     /// An input, by its number among all.
-    pub(super) fn input(number: u32) -> Self {
+    pub(crate) fn input(number: u32) -> Self {
         Self(number)
     }
 
     /// The term after dividing, rounding and making NaNs canonical.
-    pub(super) fn finish(self) -> Self {
+    pub(crate) fn finish(self) -> Self {
         debug_assert!(!self.is_finished());
         Self(self.0 | FINISHED)
     }
@@ -35,16 +35,29 @@ impl Term {
         (self.0 & !FINISHED) as usize
     }
 
-    pub(super) fn is_finished(self) -> bool {
+    pub(crate) fn is_finished(self) -> bool {
         self != Self::NONE && self.0 & FINISHED != 0
     }
+}
+
+/// How a term was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// Nothing made it: it is the input of this number.
+    Input(u32),
+    /// A merge of two terms, of which either may come first.
+    Merge([Term; 2]),
+    /// A codec, of this term.
+    Code(Term),
+    /// The finish, of this term.
+    Finish(Term),
 }
 
 /// All merges made so far, each once: `a + b` and `b + a` are the same bits, so they are the same term.
 ///
 /// What a codec makes of a term is a term, too: the merge of it and [`CODE`]. Merge number i is term `inputs + i`. The table finds a merge by its operands: open addressing with linear
 /// probing, at most half full, in place of a map whose order could differ between runs.
-pub(super) struct Terms {
+pub(crate) struct Terms {
     inputs: u32,
     merges: Vec<[u32; 2]>,
     /// By merge: the term as it were without codecs.
@@ -62,7 +75,7 @@ const FREE: u32 = u32::MAX;
 const CODE: u32 = u32::MAX - 1;
 
 impl Terms {
-    pub(super) fn new(inputs: u32) -> Self {
+    pub(crate) fn new(inputs: u32) -> Self {
         let table = vec![FREE; (4 * inputs as usize).next_power_of_two()];
         let (merges, uncoded) = (Vec::new(), Vec::new());
         Self { inputs, merges, uncoded, table, seen: vec![0; inputs as usize], audits: 0, orbits: None }
@@ -85,7 +98,7 @@ impl Terms {
     }
 
     /// The merge of two unfinished terms.
-    pub(super) fn merge(&mut self, a: Term, b: Term) -> Term {
+    pub(crate) fn merge(&mut self, a: Term, b: Term) -> Term {
         if let Some(orbits) = &mut self.orbits {
             return Term(orbits.merge(a.0, b.0));
         }
@@ -99,7 +112,7 @@ impl Terms {
     }
 
     /// What a codec makes of a term, which is finished if that is.
-    pub(super) fn code(&mut self, term: Term) -> Term {
+    pub(crate) fn code(&mut self, term: Term) -> Term {
         let coded = self.known([term.0, CODE]);
         let plain = self.uncoded(term);
         self.uncoded[(coded - self.inputs) as usize] = plain.0 & !FINISHED;
@@ -180,16 +193,39 @@ impl Terms {
         if self.orbits.is_some() {
             return Term::NONE;
         }
+        self.folded((0..).map(Term::input).zip(merges(group.keys())))
+    }
+
+    /// The fold of unfinished terms, in the shape that their merges give: each is pushed on a stack, and each of its merges joins the
+    /// top two.
+    ///
+    /// # Panics
+    /// If there is no term, or a merge has nothing to join.
+    pub(crate) fn folded(&mut self, terms: impl IntoIterator<Item = (Term, u8)>) -> Term {
         let mut stack: Vec<Term> = Vec::new();
-        for (input, merges) in (0..).zip(merges(group.keys())) {
-            let mut top = Term::input(input);
+        for (mut top, merges) in terms {
             for _ in 0..merges {
-                let below = stack.pop().expect("a group's merges make one tree");
+                let below = stack.pop().expect("the merges make one tree");
                 top = self.merge(below, top);
             }
             stack.push(top);
         }
         stack[0]
+    }
+
+    /// How a term was made, where terms do not turn with the ranks.
+    pub(crate) fn made(&self, term: Term) -> Made {
+        if term.is_finished() && !self.is_code(term) {
+            return Made::Finish(Term(term.0 & !FINISHED));
+        }
+        let number = term.0 & !FINISHED;
+        match number.checked_sub(self.inputs) {
+            None => Made::Input(number),
+            Some(merge) => match self.merges[merge as usize] {
+                [of, CODE] => Made::Code(Term(of)),
+                operands => Made::Merge(operands.map(Term)),
+            },
+        }
     }
 
     /// Checks that a term, finished or not, is made of every input exactly once, and of all of them coded or of none.
@@ -308,6 +344,22 @@ mod tests {
         assert_eq!(terms.audit(mixed), Err(Flaw::Uncoded(1)));
         let twice = terms.merge(coded, coded_a);
         assert_eq!(terms.audit(twice), Err(Flaw::Twice(0)));
+    }
+
+    #[test]
+    fn a_term_tells_how_it_was_made() {
+        let mut terms = Terms::new(2);
+        let [a, b] = [0, 1].map(Term::input);
+        let coded = terms.code(b);
+        let sum = terms.folded([(a, 0), (coded, 1)]);
+        let result = terms.code(sum.finish());
+        assert_eq!(terms.made(a), Made::Input(0));
+        assert_eq!(terms.made(coded), Made::Code(b));
+        assert_eq!(terms.made(sum), Made::Merge([a, coded]));
+        assert_eq!(terms.made(sum.finish()), Made::Finish(sum));
+        assert_eq!(terms.made(result), Made::Code(sum.finish()));
+        // A coded input that is finished alone, as in a group of one.
+        assert_eq!(terms.made(coded.finish()), Made::Finish(coded));
     }
 
     #[test]
