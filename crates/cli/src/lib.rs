@@ -16,6 +16,7 @@ mod drawing;
 mod explain;
 mod failure;
 mod horovodrun;
+mod html;
 mod job;
 mod launch;
 mod layout;

@@ -4,6 +4,7 @@ use super::{
     figures::{Figures, StepOfRank, seconds},
     read::{PHASES, ReadTimeline},
 };
+use crate::html;
 use herringbone::svg::{Svg, escaped};
 use indicatif::HumanBytes;
 use serde_json::Value;
@@ -91,7 +92,6 @@ pub(super) struct Page<'a> {
 impl Page<'_> {
     /// The whole page.
     pub(super) fn html(&self) -> String {
-        let job = escaped(&self.read.job);
         let parts = [
             self.head(),
             self.late(),
@@ -101,12 +101,12 @@ impl Page<'_> {
             self.longest(),
             self.faults(),
         ];
-        format!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>Job {job}</title>\n<style>\n{STYLE}</style></head>\n<body>\n<main>\n{}</main>\n<script>\n{SCRIPT}</script>\n</body></html>\n",
-            parts.concat()
-        )
+        html::page(&html::Parts {
+            title: &format!("Job {}", self.read.job),
+            style: STYLE,
+            main: &parts.concat(),
+            script: SCRIPT,
+        })
     }
 
     fn name(&self, process: u32) -> String {

@@ -138,7 +138,7 @@ const ORDERS: [Order; 8] = [
             "job parent token",
             "constants drawing machine topologies",
             "package",
-            "chart chrome codecs failure layout names numbers outcome progress table",
+            "chart chrome codecs failure html layout names numbers outcome progress table",
         ],
     },
     Order {
