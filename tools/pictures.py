@@ -1,7 +1,8 @@
 """Draws schedules as docs/pictures/*.svg: time runs down, one column per rank, one arrow per message.
 
 Usage: tools/pictures.py HERRINGBONE FOLDER. It reads what `herringbone show` prints, so a picture shows what runs and
-cannot disagree with it. tools/shards_picture.py draws one more, of shards. Standard library only.
+cannot disagree with it. `show --svg` itself draws the pictures of steps, and tools/shards_picture.py one of shards. Standard
+library only.
 """
 
 import collections
@@ -40,6 +41,13 @@ PICTURES = {
     "ring": ("ring", 4, "ring: chunks travel round, one neighbour at a time"),
 }
 """For each file: the algorithm, the number of workers, the title, what else `show` is told."""
+
+STEPS = {
+    "steps-ring": "--algorithm ring --ranks 4",
+    "steps-reduction_server": "--algorithm reduction_server --ranks 4 --reducers 5",
+    "steps-tree": "--algorithm tree --ranks 6",
+}
+"""For each file that `show --svg` draws: what it is told."""
 
 COLOURS = (BLUE, ORANGE, GREEN, PINK)
 """One for each chunk of the buffer."""
@@ -218,6 +226,9 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     for name, (algorithm, workers, title, *rest) in PICTURES.items():
         (folder / f"{name}.svg").write_text(drawing(shown(binary, algorithm, workers, *rest), title))
+    for name, args in STEPS.items():
+        command = [binary, "show", *args.split(), "--svg", folder / f"{name}.svg"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     (folder / "shards.svg").write_text(shards_picture.drawing())
 
 

@@ -98,6 +98,12 @@ DRAWN = {
     "roofline": "roofline --algorithm radix --per-host 2 --gbps 100",
     "coded": "roofline --algorithm radix --per-host 2 --gbps 1 --compression int8",
     "topo": "topo examples/dgx1.txt",
+    "show": "show --algorithm doubling --ranks 8",
+    "show-all": "show --algorithm one_shot --ranks 7",
+    "show-served": "show --algorithm mixed --ranks 5 --reducers 3",
+    "show-chunks": "show --algorithm radix --ranks 11",
+    "show-moved": "show --algorithm radix --ranks 5 --collective all_to_all",
+    "show-one": "show --algorithm radix --ranks 1",
 }
 """Commands that draw what `--svg` names."""
 

@@ -1,11 +1,23 @@
-//! `herringbone show`: a schedule, as text.
+//! `herringbone show`: a schedule, as text, as a picture and as a page.
+
+mod arrows;
+mod page;
+mod picture;
+mod words;
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
 use crate::{layout, names, numbers::whole, outcome::Outcome, progress::LateBar, topologies};
-use herringbone::core::algorithm::Layout;
+use herringbone::core::{
+    algorithm::Layout,
+    group::Group,
+    schedule::Schedule,
+    terms::{HistoryLimits, TermHistory, history},
+    verify::verify,
+};
 use herringbone::{Algorithm, Collective, FoldOrder};
 use serde_json::json;
 use std::io::Write;
+use words::Subject;
 
 /// Print a schedule: what each rank sends, receives, folds and copies, step by step
 ///
@@ -15,11 +27,14 @@ use std::io::Write;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// A name as verify takes it: radix, radix(8,8), tree, ...; in a shell, quoted
-    #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true)]
-    algorithm: Algorithm,
+    #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true, required_unless_present = "schedule")]
+    algorithm: Option<Algorithm>,
     /// Workers
-    #[arg(long, value_name = "N", value_parser = whole(1..=16384))]
-    ranks: u32,
+    #[arg(long, value_name = "N", value_parser = whole(1..=16384), required_unless_present = "schedule")]
+    ranks: Option<u32>,
+    /// The schedule of a file, in the form that this command prints, in place of an algorithm's
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["algorithm", "ranks", "reducers"])]
+    schedule: Option<String>,
     /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     per_host: Option<u32>,
@@ -39,134 +54,130 @@ pub(crate) struct Options {
     /// One JSON object per rank instead of the text: rank, steps, and what was asked for
     #[arg(long)]
     json: bool,
+    /// Also draw the steps into this file: what each rank holds after each, as sums of inputs, and the messages
+    #[arg(long, value_name = "FILE")]
+    svg: Option<String>,
+    /// Also write this page, which shows the steps in motion and the tree of a sum as it grows; it needs no network
+    #[arg(long, value_name = "FILE")]
+    html: Option<String>,
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let Options { algorithm, ranks, per_host, fold_order, reducers, collective, rank, json } = options;
+    let shown = match (&options.schedule, &options.algorithm, options.ranks) {
+        (Some(path), ..) => of_file(options, path)?,
+        (None, Some(algorithm), Some(ranks)) => of_algorithm(options, algorithm, ranks)?,
+        _ => unreachable!("clap asks for an algorithm and ranks where there is no file"),
+    };
+    let schedule = &shown.schedule;
+    if let Some(rank) = options.rank.filter(|rank| *rank >= schedule.ranks()) {
+        return Err(Failure::Usage {
+            problem: format!("--rank {rank} is none of {} ranks", schedule.ranks()),
+            hint: "ranks count from 0: workers first, then reducers",
+        });
+    }
+    if options.svg.is_none() && options.html.is_none() {
+        print(options, &shown, out)?;
+        return Ok(Outcome::Passed);
+    }
+    // The text comes last, so that a refused picture is all that is said.
+    let mut text = Vec::new();
+    print(options, &shown, &mut text)?;
+    draw(options, shown)?;
+    out.write_all(&text)?;
+    Ok(Outcome::Passed)
+}
+
+/// A schedule, and what it was made of.
+struct Shown {
+    name: String,
+    group: Group,
+    schedule: Schedule,
+}
+
+fn of_algorithm(options: &Options, algorithm: &Algorithm, ranks: u32) -> Result<Shown, Failure> {
+    let Options { per_host, fold_order, reducers, collective, .. } = options;
     let useless = [
         ("--per-host", per_host.is_some() && !layout::follows_hosts(algorithm, *fold_order)),
         ("--reducers", reducers.is_some() && !algorithm.needs_reducers()),
     ];
     Failure::if_useless(&useless, algorithm, ABOUT_ALGORITHM)?;
     let reducers = if algorithm.needs_reducers() { reducers.unwrap_or(1) } else { 0 };
-    let hosts = layout::hosts(*ranks, per_host.unwrap_or_else(|| layout::usual_per_host(*ranks)));
+    let hosts = layout::hosts(ranks, per_host.unwrap_or_else(|| layout::usual_per_host(ranks)));
     let known = Layout { reducers, hosts: &hosts, links: None };
-    let progress = LateBar::without_end("making the schedule");
+    let _progress = LateBar::without_end("making the schedule");
     let group = topologies::group(*fold_order, &hosts, &layout::sites(algorithm))?;
     let schedule = algorithm
         .schedule(*collective, &group, &known)
         .map_err(|why| Failure::Usage { problem: why.to_string(), hint: "see herringbone show --help" })?;
-    drop(progress);
-    if let Some(rank) = rank.filter(|rank| *rank >= schedule.ranks()) {
-        return Err(Failure::Usage {
-            problem: format!("--rank {rank} is none of {} ranks", schedule.ranks()),
-            hint: "ranks count from 0: workers first, then reducers",
-        });
+    Ok(Shown { name: algorithm.to_string(), group, schedule })
+}
+
+fn of_file(options: &Options, path: &str) -> Result<Shown, Failure> {
+    let schedule = topologies::schedule(path.as_ref())?;
+    let workers = schedule.workers();
+    if workers == 0 {
+        let problem = format!("{path} has a schedule without workers");
+        return Err(Failure::Usage { problem, hint: "give one of a worker or more" });
     }
-    if *json {
+    let by_host = options.per_host.is_some() && options.fold_order == FoldOrder::Ranks;
+    Failure::if_useless(&[("--per-host", by_host)], path, "leave it out, or say --fold-order hosts")?;
+    let hosts = layout::hosts(workers, options.per_host.unwrap_or_else(|| layout::usual_per_host(workers)));
+    let group = topologies::group(options.fold_order, &hosts, &[])?;
+    Ok(Shown { name: path.to_owned(), group, schedule })
+}
+
+fn print(options: &Options, shown: &Shown, out: &mut dyn Write) -> Result<(), Failure> {
+    let (rank, schedule) = (options.rank, &shown.schedule);
+    if options.json {
         for rank in rank.map_or(0..schedule.ranks(), |rank| rank..rank + 1) {
             let steps = schedule.program(rank).to_string();
             let steps: Vec<&str> = steps.lines().map(str::trim).filter(|step| !step.is_empty()).collect();
             let object = json!({
-                "algorithm": algorithm.to_string(),
-                "collective": collective.to_string(),
-                "workers": ranks,
-                "reducers": reducers,
+                "algorithm": shown.name,
+                "collective": options.collective.to_string(),
+                "workers": schedule.workers(),
+                "reducers": schedule.reducers(),
                 "rank": rank,
                 "steps": steps,
             });
             writeln!(out, "{object}")?;
         }
-        return Ok(Outcome::Passed);
+        return Ok(());
     }
-    match *rank {
+    match rank {
         None => write!(out, "{schedule}")?,
         Some(rank) => write!(out, "rank {rank}\n{}", schedule.program(rank))?,
     }
-    Ok(Outcome::Passed)
+    Ok(())
+}
+
+/// Writes the picture and the page that were asked for.
+fn draw(options: &Options, shown: Shown) -> Result<(), Failure> {
+    let Shown { name, group, schedule } = shown;
+    let proven = verify(schedule, options.collective, &group).map_err(|why| Failure::Usage {
+        problem: format!("{name} is no {} that could be drawn: {why}", options.collective),
+        hint: "only proven schedules are drawn: correct it, or say with --collective what it does",
+    })?;
+    let followed = |option: &str, limits: HistoryLimits| -> Result<TermHistory, Failure> {
+        history(&proven, limits).map_err(|why| Failure::Usage {
+            problem: format!("{option} has no room for {name}: {why}"),
+            hint: "take fewer ranks, or leave it out and read the text",
+        })
+    };
+    // Of a file's path the name is enough for a title.
+    let title = name.rsplit('/').next().unwrap_or(&name);
+    let subject = Subject { name: &title, collective: &options.collective };
+    let folds = options.collective.folds();
+    if let Some(path) = &options.svg {
+        let history = followed("--svg", picture::LIMITS)?;
+        topologies::write(path, &picture::picture(&history, &subject, folds))?;
+    }
+    if let Some(path) = &options.html {
+        let history = followed("--html", page::LIMITS)?;
+        topologies::write(path, &page::page(&history, &subject, folds))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Command, Verb};
-    use clap::Parser;
-
-    fn shown(args: &str) -> Result<String, Failure> {
-        let command = Command::parse_from(["herringbone", "show"].into_iter().chain(args.split(' ')));
-        let Verb::Show(options) = command.verb else { panic!("show is a verb") };
-        let mut out = Vec::new();
-        run(&options, &mut out).map(|_| String::from_utf8(out).unwrap())
-    }
-
-    #[test]
-    fn schedules_look_as_they_are_kept() {
-        for (args, kept) in [
-            ("--algorithm radix(2,2) --ranks 4", "radix-2-2-4"),
-            ("--algorithm ring --ranks 4", "ring-4"),
-            ("--algorithm tree --ranks 4 --collective reduce(2)", "tree-reduce-2-4"),
-            ("--algorithm reduction_server --ranks 3 --reducers 2", "reduction_server-3x2"),
-            ("--algorithm hierarchical --ranks 4 --per-host 2", "hierarchical-2x2"),
-            (
-                "--algorithm hierarchical(radix,reduction_server) --ranks 4",
-                "hierarchical-radix-reduction_server-2x2x1",
-            ),
-        ] {
-            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/schedules");
-            assert_eq!(
-                shown(args).unwrap(),
-                std::fs::read_to_string(format!("{folder}/{kept}.txt")).unwrap()
-            );
-        }
-    }
-
-    #[test]
-    fn one_rank_is_its_part_of_all() {
-        let args = "--algorithm reduction_server --ranks 3 --reducers 2";
-        let all = shown(args).unwrap();
-        let parts: Vec<String> =
-            (0..5).map(|rank| shown(&format!("{args} --rank {rank}")).unwrap()).collect();
-        let (_head, programs) = all.split_once('\n').unwrap();
-        assert_eq!(parts.concat(), programs);
-    }
-
-    #[test]
-    fn json_has_the_steps_of_the_text() {
-        let args = "--algorithm ring --ranks 3";
-        let objects: Vec<serde_json::Value> = shown(&format!("{args} --json"))
-            .unwrap()
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
-        assert_eq!(objects.len(), 3);
-        for (rank, object) in (0_u64..).zip(&objects) {
-            let text = shown(&format!("{args} --rank {rank}")).unwrap();
-            let steps: Vec<&str> = text.lines().skip(1).map(str::trim).collect();
-            assert_eq!((object["rank"].as_u64(), object["steps"].clone()), (Some(rank), json!(steps)));
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused() {
-        for (args, said) in [
-            ("--algorithm radix --ranks 4 --per-host 2", "--per-host changes nothing about radix"),
-            ("--algorithm ring --ranks 4 --reducers 2", "--reducers changes nothing about ring"),
-            ("--algorithm radix --ranks 4 --per-host 3 --fold-order hosts --rank 4", "--rank 4 is none of 4"),
-            ("--algorithm ring --ranks 4 --rank 4", "--rank 4 is none of 4 ranks"),
-            ("--algorithm radix --ranks 4 --fold-order sites", "needs the site of each of 4 ranks"),
-            (
-                "--algorithm sites(radix,radix,3x2) --ranks 5",
-                "sites of 6 ranks in all need a group of as many",
-            ),
-            ("--algorithm ring --ranks 4 --collective broadcast", "ring has no broadcast: use tree"),
-            (
-                "--algorithm hierarchical(radix,doubling) --ranks 8 --per-host 3",
-                "a whole node of the canonical tree",
-            ),
-        ] {
-            let failure = shown(args).unwrap_err();
-            assert!(failure.to_string().contains(said), "{failure}");
-            assert_eq!(failure.code(), 2);
-        }
-    }
-}
+mod tests;

@@ -1,10 +1,11 @@
-//! Topology files on the command line.
+//! Files of topologies and of schedules on the command line.
 
 use crate::failure::Failure;
 use herringbone::core::group::{FoldObstacle, Group};
+use herringbone::core::schedule::Schedule;
 use herringbone::core::topology::{self, LinkMatrix, Topology, Wiring};
 use herringbone::{FoldOrder, read_user_stream, read_user_text};
-use std::fs;
+use std::{fs, io, path::Path};
 
 /// Reads `FILE`, or one topology of a file with several as `FILE#NAME`; `-` is standard input. Warnings go to standard error.
 pub(crate) fn read(file: &str) -> Result<Topology, Failure> {
@@ -69,6 +70,17 @@ pub(crate) fn group(order: FoldOrder, hosts: &[u32], sites: &[u32]) -> Result<Gr
         });
     }
     Ok(order.group(hosts, sites))
+}
+
+/// Reads a schedule, in the form that `herringbone show` prints.
+pub(crate) fn schedule(path: &Path) -> Result<Schedule, Failure> {
+    let text = read_user_text(path)
+        .map_err(io::Error::from)
+        .map_err(Failure::system(format!("cannot read {}", path.display())))?;
+    Schedule::parse(&text).map_err(|error| Failure::Usage {
+        problem: format!("{}, {error}", path.display()),
+        hint: "herringbone show prints schedules in this form",
+    })
 }
 
 /// Writes a picture or a text.

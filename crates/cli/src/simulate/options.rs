@@ -18,10 +18,9 @@ use herringbone::{
         topology::{Ports, Switches, Wiring},
         verify::{Verified, verify},
     },
-    read_user_text,
     settings::{Bytes, Environment},
 };
-use std::{io, path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr};
 
 /// Say how long a collective takes on machines that you describe
 ///
@@ -222,7 +221,7 @@ impl Question {
         let wiring = self.machines.topology.as_deref().zip(topology.as_ref());
         let wiring = wiring.map(|(file, topology)| topologies::wiring(file, topology));
         let wiring = wiring.transpose()?.unwrap_or_default();
-        let listed = self.call.schedule.as_ref().map(listed).transpose()?;
+        let listed = self.call.schedule.as_deref().map(topologies::schedule).transpose()?;
         let ranks = self.ranks(listed.as_ref(), &wiring)?;
         let hosts = layout::hosts(ranks, self.machines.per_host.min(ranks));
         let wiring = topologies::among(wiring, &hosts)?;
@@ -418,14 +417,4 @@ impl Question {
         }
         Ok(machine)
     }
-}
-
-fn listed(path: &PathBuf) -> Result<Schedule, Failure> {
-    let text = read_user_text(path)
-        .map_err(io::Error::from)
-        .map_err(Failure::system(format!("cannot read {}", path.display())))?;
-    Schedule::parse(&text).map_err(|error| Failure::Usage {
-        problem: format!("{}, {error}", path.display()),
-        hint: "herringbone show prints schedules in this form",
-    })
 }
