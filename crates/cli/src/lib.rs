@@ -15,6 +15,7 @@ mod doctor;
 mod drawing;
 mod explain;
 mod failure;
+mod figures;
 mod horovodrun;
 mod html;
 mod job;
@@ -76,6 +77,7 @@ enum Verb {
     Search(search::SearchOptions),
     Topo(topo::Options),
     Trees(trees::Options),
+    Figures(figures::FiguresOptions),
     Trace(trace::TraceOptions),
     Bench(bench::Options),
     Compare(compare::CompareOptions),
@@ -177,6 +179,7 @@ impl Verb {
             Verb::Search(options) => search::run(options, out),
             Verb::Topo(options) => topo::run(options, out),
             Verb::Trees(options) => trees::run(options, out),
+            Verb::Figures(options) => figures::run(options, out),
             Verb::Trace(options) => trace::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Compare(options) => compare::run(options),

@@ -9,7 +9,10 @@ mod rows;
 mod ways;
 mod worker;
 
+pub(crate) use models::find as find_model;
 pub(crate) use options::{SimulateTrainingOptions, Workers};
+pub(crate) use ways::{SumCosts, SumWay, WorkerMachines};
+pub(crate) use worker::{TrainedStep, WorkerChoice};
 
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar, topologies};
 use herringbone::core::{
@@ -20,8 +23,6 @@ use options::TrainingQuestion;
 use report::TrainingReport;
 use rows::{SimulatedTraining, StepRow, WayLeftOut};
 use std::{collections::BTreeMap, io::Write};
-use ways::{SumCosts, SumWay};
-use worker::TrainedStep;
 
 pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let asked = options.asked()?;

@@ -5,17 +5,17 @@ use crate::failure::Failure;
 use herringbone::{nearest_name, read_user_file};
 
 /// A published model, and how fast a worker trains it unless options say otherwise.
-pub(super) struct KnownModel {
-    pub(super) name: &'static str,
+pub(crate) struct KnownModel {
+    pub(crate) name: &'static str,
     text: &'static str,
     /// Samples of a worker's step.
-    pub(super) batch: u32,
-    pub(super) speed: Speed,
+    pub(crate) batch: u32,
+    pub(crate) speed: Speed,
 }
 
 /// How fast a worker is by default, and who says so.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Speed {
+pub(crate) enum Speed {
     /// So many images per second: one P100, synthetic data, in TensorFlow's benchmarks of May 2017 (the DGX-1's table).
     Images(f64),
     /// So many multiply-adds per second, which nobody has measured.
@@ -24,7 +24,7 @@ pub(super) enum Speed {
 
 impl Speed {
     /// Multiply-adds per second, if a forward pass of a sample has so many; a backward pass has twice as many.
-    pub(super) fn rate(self, multiply_adds: u64) -> f64 {
+    pub(crate) fn rate(self, multiply_adds: u64) -> f64 {
         match self {
             Self::Images(each_second) => 3.0 * multiply_adds as f64 * each_second,
             Self::Assumed(rate) => rate,
@@ -32,7 +32,7 @@ impl Speed {
     }
 
     /// Where the rate comes from.
-    pub(super) fn source(self) -> String {
+    pub(crate) fn source(self) -> String {
         match self {
             Self::Images(each_second) => {
                 format!("{each_second} images/s of one P100, TensorFlow's benchmarks, 2017")
@@ -58,7 +58,7 @@ macro_rules! known {
 }
 
 /// All that come with the command.
-pub(super) const KNOWN: [KnownModel; 6] = [
+pub(crate) const KNOWN: [KnownModel; 6] = [
     known!("alexnet", 512, Speed::Images(2987.0)),
     known!("vgg16", 64, Speed::Images(154.0)),
     known!("resnet50", 64, Speed::Images(219.0)),
@@ -68,16 +68,16 @@ pub(super) const KNOWN: [KnownModel; 6] = [
 ];
 
 /// What `--model` names.
-pub(super) struct NamedModel {
-    pub(super) profile: Profile,
-    pub(super) known: Option<&'static KnownModel>,
+pub(crate) struct NamedModel {
+    pub(crate) profile: Profile,
+    pub(crate) known: Option<&'static KnownModel>,
 }
 
 /// A published model by its name, or the profile in a file.
 ///
 /// # Errors
 /// If there is neither, or the file is no profile.
-pub(super) fn find(name: &str) -> Result<NamedModel, Failure> {
+pub(crate) fn find(name: &str) -> Result<NamedModel, Failure> {
     const HINT: &str = "docs/reference/model-profile.md shows the format, and python -m herringbone.profile writes such files";
     if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
         let profile = profile::parse(known.text);

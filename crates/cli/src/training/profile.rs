@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// A profile's file has so many bytes at the most.
-pub(super) const MOST_BYTES: u64 = 16 << 20;
+pub(crate) const MOST_BYTES: u64 = 16 << 20;
 const MOST_PARAMETERS: usize = 100_000;
 const MOST_CHARACTERS: usize = 1000;
 const MOST_LENGTHS: usize = 16;
@@ -12,7 +12,7 @@ const MOST_NUMBER: u64 = 1 << 53;
 const FORMAT: &str = "herringbone model profile";
 
 /// Bytes of an element, by torch's name of its type.
-pub(super) const DTYPES: [(&str, u64); 14] = [
+pub(crate) const DTYPES: [(&str, u64); 14] = [
     ("bool", 1),
     ("uint8", 1),
     ("int8", 1),
@@ -43,18 +43,18 @@ const PARTS: [&str; 10] = [
 
 /// A model.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Profile {
-    pub(super) name: String,
-    pub(super) timing: ProfileTiming,
+pub(crate) struct Profile {
+    pub(crate) name: String,
+    pub(crate) timing: ProfileTiming,
     /// In the order of registration.
-    pub(super) layers: Vec<Layer>,
+    pub(crate) layers: Vec<Layer>,
     /// DDP's from the second step on, each as indices of parameters, in the order of their sums; if they were measured.
-    pub(super) buckets: Option<Vec<Vec<usize>>>,
+    pub(crate) buckets: Option<Vec<Vec<usize>>>,
 }
 
 /// What a profile says of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum ProfileTiming {
+pub(crate) enum ProfileTiming {
     /// Multiply-adds of layers for one sample.
     Operations,
     /// Seconds of a run.
@@ -63,36 +63,36 @@ pub(super) enum ProfileTiming {
 
 /// Seconds of a step's parts, without what a worker waits for sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// Passes before the last ones, and the last forward pass.
-    pub(super) forward: f64,
-    pub(super) backward: f64,
+    pub(crate) forward: f64,
+    pub(crate) backward: f64,
     /// The optimizer, and the rest.
-    pub(super) after: f64,
+    pub(crate) after: f64,
 }
 
 /// A module that owns parameters.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Layer {
+pub(crate) struct Layer {
     /// Of one forward pass of one sample; 0 where seconds were measured.
-    pub(super) multiply_adds: u64,
-    pub(super) parameters: Vec<ModelParameter>,
+    pub(crate) multiply_adds: u64,
+    pub(crate) parameters: Vec<ModelParameter>,
 }
 
 /// A parameter, and its gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ModelParameter {
+pub(crate) struct ModelParameter {
     /// torch's name of its type.
-    pub(super) dtype: &'static str,
-    pub(super) bytes: u64,
-    pub(super) trainable: bool,
+    pub(crate) dtype: &'static str,
+    pub(crate) bytes: u64,
+    pub(crate) trainable: bool,
     /// Seconds from the beginning of the backward pass to its gradient, if they were measured and it came.
-    pub(super) ready: Option<f64>,
+    pub(crate) ready: Option<f64>,
 }
 
 impl Profile {
     /// All parameters; one's index is its place here.
-    pub(super) fn parameters(&self) -> impl Iterator<Item = &ModelParameter> {
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &ModelParameter> {
         self.layers.iter().flat_map(|layer| &layer.parameters)
     }
 }
@@ -101,7 +101,7 @@ impl Profile {
 ///
 /// # Errors
 /// The place, and what belongs there.
-pub(super) fn parse(text: &str) -> Result<Profile, String> {
+pub(crate) fn parse(text: &str) -> Result<Profile, String> {
     let whole: Value = serde_json::from_str(text).map_err(|error| format!("this is no JSON: {error}"))?;
     if whole["format"] != FORMAT {
         return Err(format!("this is no profile of a model: it would begin with {{\"format\": \"{FORMAT}\""));

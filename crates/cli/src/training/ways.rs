@@ -25,9 +25,9 @@ use herringbone::{
 use std::collections::{BTreeMap, btree_map::Entry};
 
 /// What the parameter server is called.
-pub(super) const PARAMETER_SERVER: &str = "parameter_server";
+pub(crate) const PARAMETER_SERVER: &str = "parameter_server";
 /// Those that `all` means: each family once.
-pub(super) const USUAL: [&str; 7] =
+pub(crate) const USUAL: [&str; 7] =
     ["ring", "tree", "double_tree", "reduction_server", "sharded", "star", PARAMETER_SERVER];
 
 /// The most messages that a simulation goes through: tables have hundreds of simulations.
@@ -38,16 +38,16 @@ const NANOSECOND: Picoseconds = 1000;
 
 /// A way to sum gradients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SumWay {
+pub(crate) struct SumWay {
     /// As the user calls it.
-    pub(super) name: String,
+    pub(crate) name: String,
     algorithm: Algorithm,
     /// Workers push all of a bucket before they pull any of it.
     is_pushed_first: bool,
 }
 
 impl SumWay {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let name = text.trim().to_owned();
         let is_pushed_first = name == PARAMETER_SERVER;
         let algorithm = match is_pushed_first {
@@ -58,7 +58,7 @@ impl SumWay {
         Ok(Self { name, algorithm, is_pushed_first })
     }
 
-    pub(super) fn needs_reducers(&self) -> bool {
+    pub(crate) fn needs_reducers(&self) -> bool {
         self.algorithm.needs_reducers()
     }
 
@@ -66,7 +66,7 @@ impl SumWay {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn is_coded_by(&self, codec: Codec) -> Result<(), String> {
+    pub(crate) fn is_coded_by(&self, codec: Codec) -> Result<(), String> {
         let algorithm = self.coded(codec)?;
         let layout = Layout { reducers: 1, ..Layout::default() };
         match algorithm.schedule(Collective::AllReduce, &Group::of_size(2), &layout) {
@@ -89,13 +89,13 @@ impl SumWay {
 
 /// The machines that workers are on.
 #[derive(Clone, Debug)]
-pub(super) struct WorkerMachines {
-    pub(super) constants: Calibration,
-    pub(super) wiring: Wiring,
-    pub(super) per_host: u32,
+pub(crate) struct WorkerMachines {
+    pub(crate) constants: Calibration,
+    pub(crate) wiring: Wiring,
+    pub(crate) per_host: u32,
     /// As many as workers unless said.
-    pub(super) reducers: Option<u32>,
-    pub(super) sizing: fn(&[u32]) -> Result<Sizing, Failure>,
+    pub(crate) reducers: Option<u32>,
+    pub(crate) sizing: fn(&[u32]) -> Result<Sizing, Failure>,
 }
 
 /// What is known of an all-reduce.
@@ -114,28 +114,28 @@ struct Known {
 type Key = (String, String, u32, u32, u64);
 
 /// What all-reduces take, each simulated once.
-pub(super) struct SumCosts<'a> {
+pub(crate) struct SumCosts<'a> {
     machines: &'a WorkerMachines,
     found: BTreeMap<Key, Known>,
 }
 
 /// What the sums of a step's buckets cost by one way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct StepCosts {
+pub(crate) struct StepCosts {
     /// In the order of the buckets.
-    pub(super) buckets: Vec<BucketCost>,
-    pub(super) reducers: u32,
+    pub(crate) buckets: Vec<BucketCost>,
+    pub(crate) reducers: u32,
     /// Whether some were counted, and not simulated.
-    pub(super) has_prices: bool,
+    pub(crate) has_prices: bool,
 }
 
 impl<'a> SumCosts<'a> {
-    pub(super) fn new(machines: &'a WorkerMachines) -> Self {
+    pub(crate) fn new(machines: &'a WorkerMachines) -> Self {
         Self { machines, found: BTreeMap::new() }
     }
 
     /// How many were found.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.found.len()
     }
 
@@ -143,7 +143,7 @@ impl<'a> SumCosts<'a> {
     ///
     /// # Errors
     /// Why it has no time; or, as a failure, a setting that cannot be used.
-    pub(super) fn of(
+    pub(crate) fn of(
         &mut self,
         way: &SumWay,
         codec: Codec,

@@ -14,22 +14,22 @@ use herringbone::{
 
 /// What options say of a worker.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WorkerChoice {
+pub(crate) struct WorkerChoice {
     /// Multiply-adds per second.
-    pub(super) rate: Option<f64>,
+    pub(crate) rate: Option<f64>,
     /// Samples of a step.
-    pub(super) batch: Option<u32>,
+    pub(crate) batch: Option<u32>,
     /// Bytes from which on a bucket is full.
-    pub(super) cap: Option<u64>,
+    pub(crate) cap: Option<u64>,
 }
 
 /// A worker's step.
 #[derive(Clone, Debug)]
-pub(super) struct TrainedStep {
-    pub(super) step: TrainingStep,
-    pub(super) buckets: Vec<Bucket>,
+pub(crate) struct TrainedStep {
+    pub(crate) step: TrainingStep,
+    pub(crate) buckets: Vec<Bucket>,
     /// What it rests on, in words.
-    pub(super) basis: String,
+    pub(crate) basis: String,
 }
 
 /// Steps that take longer are refused: picoseconds have an end.
@@ -38,7 +38,7 @@ const MOST_SECONDS: f64 = 1e6;
 impl TrainedStep {
     /// # Errors
     /// If an option does nothing for this profile, one is missing, or nobody waits for the end of such a step.
-    pub(super) fn of(model: &NamedModel, choice: WorkerChoice) -> Result<Self, String> {
+    pub(crate) fn of(model: &NamedModel, choice: WorkerChoice) -> Result<Self, String> {
         let profile = &model.profile;
         let (step, ready, basis) = match profile.timing {
             ProfileTiming::Seconds(measured) => {
@@ -77,7 +77,7 @@ impl TrainedStep {
     }
 
     /// All gradients that are summed.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.bytes).sum()
     }
 }
@@ -124,7 +124,7 @@ fn kind(dtype: &str) -> u32 {
 }
 
 /// What gradients of such a number are summed as. Of types that are not summed as such only the length counts.
-pub(super) fn summed_as(kind: u32) -> DType {
+pub(crate) fn summed_as(kind: u32) -> DType {
     match DTYPES[kind as usize].0 {
         "float16" => DType::F16,
         "bfloat16" => DType::Bf16,

@@ -134,6 +134,7 @@ const ORDERS: [Order; 8] = [
             "main",
             "lib",
             "trace",
+            "figures",
             "advise bench compare completions doctor explain horovodrun launch man search serve settings show simulate status topo training trees verify",
             "job parent token",
             "constants drawing machine topologies",

@@ -1,0 +1,205 @@
+//! Figures as pages, files of values, JSON, and a table for people.
+
+use super::{
+    figure::{Claim, Figure},
+    picture::picture,
+};
+use crate::{failure::Failure, table};
+use serde_json::{Value, json};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What stands above all figures.
+const INTRODUCTION: &str = "\
+# Figures of the articles, regenerated
+`herringbone figures` writes this page. Each figure sets sentences of an article beside what Herringbone's own schedules and simulations
+come to. Only what an article's text says is compared, and nothing is read off its pictures.
+
+| how | meaning |
+|---|---|
+| fitted | one constant of the figure was chosen so that this baseline comes out; there is at most one for each figure |
+| predicted | simulated by schedules that are proved, with that constant; hollow points are prices in place of simulations |
+| formula | the article has a formula; ours is counted in schedules that are proved, or simulated with no cost but the formula's |
+
+The articles' numbers belong to the inputs' defaults. Change an input on the command line, and our numbers and curves move.
+";
+
+/// Writes `index.md`, and for each figure its picture, its claims and its points; returns the paths.
+///
+/// # Errors
+/// If the folder or a file cannot be written.
+pub(super) fn write(folder: &Path, figures: &[Figure]) -> Result<Vec<PathBuf>, Failure> {
+    let refused = |path: &Path| format!("cannot write {}", path.display());
+    fs::create_dir_all(folder).map_err(Failure::system(refused(folder)))?;
+    let mut files = vec![(folder.join("index.md"), index(figures))];
+    for figure in figures {
+        files.push((folder.join(format!("{}.svg", figure.name)), picture(figure)));
+        files.push((folder.join(format!("{}.csv", figure.name)), claims_csv(figure)));
+        files.push((folder.join(format!("{}-points.csv", figure.name)), points_csv(figure)));
+    }
+    for (path, text) in &files {
+        fs::write(path, text).map_err(Failure::system(refused(path)))?;
+    }
+    Ok(files.into_iter().map(|(path, _)| path).collect())
+}
+
+/// The page of all figures.
+fn index(figures: &[Figure]) -> String {
+    let mut page = INTRODUCTION.to_owned();
+    for figure in figures {
+        let Figure { name, title, source, about, claims, .. } = figure;
+        let _written = write!(page, "\n## {title}\nSource: {source}. {about}\n\n![{title}]({name}.svg)\n\n");
+        if let Some(fitted) = sentence_of_fitted(figure) {
+            let _written = writeln!(page, "{fitted}\n");
+        }
+        page += "| the article | its number | ours | how | why it differs, or a remark |\n|---|---|---|---|---|\n";
+        for Claim { said, seed, ours, how, why } in claims {
+            let why = why.as_deref().unwrap_or_default();
+            let cells =
+                [said, &seed.words, &ours.words, how.name(), why].map(|cell| cell.replace('|', "\\|"));
+            let _written = writeln!(page, "| {} |", cells.join(" | "));
+        }
+        let _written = write!(
+            page,
+            "\nValues: [{name}.csv]({name}.csv); points of the curves: [{name}-points.csv]({name}-points.csv).\n\n```sh\n{}\n```\n",
+            command(figure)
+        );
+    }
+    page
+}
+
+/// The command that writes a figure, with all its inputs.
+fn command(figure: &Figure) -> String {
+    let inputs = figure.inputs.iter().map(|input| format!(" {} {}", input.option, input.value));
+    format!("herringbone figures figures --only {}{}", figure.name, inputs.collect::<String>())
+}
+
+fn sentence_of_fitted(figure: &Figure) -> Option<String> {
+    let fitted = figure.fitted.as_ref()?;
+    Some(format!("Fitted: {} is {}, so that {}.", fitted.constant, fitted.value.words, fitted.to))
+}
+
+/// A field of comma-separated values.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+fn claims_csv(figure: &Figure) -> String {
+    let mut text = String::from("said,seed,seed_value,ours,ours_value,how,agrees,why\n");
+    let number = |value: Option<f64>| value.map(|value| format!("{value:.6e}")).unwrap_or_default();
+    for claim in &figure.claims {
+        let _written = writeln!(
+            text,
+            "{},{},{},{},{},{},{},{}",
+            quoted(&claim.said),
+            quoted(&claim.seed.words),
+            number(claim.seed.value),
+            quoted(&claim.ours.words),
+            number(claim.ours.value),
+            claim.how.name(),
+            claim.agrees(),
+            quoted(claim.why.as_deref().unwrap_or_default()),
+        );
+    }
+    text
+}
+
+fn points_csv(figure: &Figure) -> String {
+    let mut text = String::from("chart,curve,x,y,is_price\n");
+    for chart in &figure.charts {
+        for curve in &chart.curves {
+            for point in &curve.points {
+                let ((x, y), title) = (point.at, quoted(&chart.title));
+                let _written =
+                    writeln!(text, "{title},{},{x:.6e},{y:.6e},{}", quoted(&curve.name), point.is_price);
+            }
+        }
+    }
+    text
+}
+
+/// All figures for programs.
+pub(super) fn object(figures: &[Figure]) -> Value {
+    let claim = |claim: &Claim| {
+        json!({
+            "said": claim.said,
+            "seed": claim.seed.words,
+            "seed_value": claim.seed.value,
+            "ours": claim.ours.words,
+            "ours_value": claim.ours.value,
+            "how": claim.how.name(),
+            "agrees": claim.agrees(),
+            "why": claim.why,
+        })
+    };
+    let figures = figures.iter().map(|figure| {
+        let inputs = figure.inputs.iter().map(|input| (input.option.to_owned(), json!(input.value)));
+        let curves = figure.charts.iter().flat_map(|chart| {
+            chart.curves.iter().map(|curve| {
+                let points = curve.points.iter().map(|point| json!([point.at.0, point.at.1, point.is_price]));
+                json!({ "chart": chart.title, "curve": curve.name, "points": points.collect::<Vec<_>>() })
+            })
+        });
+        json!({
+            "name": figure.name,
+            "title": figure.title,
+            "source": figure.source,
+            "inputs": inputs.collect::<serde_json::Map<_, _>>(),
+            "fitted": figure.fitted.as_ref().map(|fitted| json!({
+                "constant": fitted.constant, "words": fitted.value.words, "value": fitted.value.value, "to": fitted.to,
+            })),
+            "claims": figure.claims.iter().map(claim).collect::<Vec<_>>(),
+            "curves": curves.collect::<Vec<_>>(),
+        })
+    });
+    json!({ "figures": figures.collect::<Vec<_>>() })
+}
+
+/// A figure as a table for a terminal.
+pub(super) fn text(figure: &Figure) -> String {
+    const COLUMNS: [&str; 5] = ["the article", "its number", "ours", "how", "differs"];
+    let rows = figure.claims.iter().map(|claim| {
+        let differs = if claim.agrees() { "" } else { "yes" };
+        vec![claim.said.as_str(), &claim.seed.words, &claim.ours.words, claim.how.name(), differs]
+    });
+    let mut text = format!("# {}: {}\n", figure.name, figure.title);
+    if let Some(fitted) = sentence_of_fitted(figure) {
+        let _written = writeln!(text, "# {fitted}");
+    }
+    text + &table::text(&COLUMNS, &COLUMNS[1..3], rows) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{
+        figure::{FigureInput, Fitted, How, Quantity},
+        tests::figures,
+    };
+
+    #[test]
+    fn a_page_has_the_constant_the_claims_and_the_command_of_each_figure() {
+        let mut figure = figures(&[]).remove(0);
+        figure.inputs = vec![FigureInput::of("--notes-ring", 5)];
+        figure.fitted = Some(Fitted {
+            constant: "the rate".to_owned(),
+            value: Quantity::si(9e9, "bit/s"),
+            to: "a step takes 2 s".to_owned(),
+        });
+        figure.claims.truncate(1);
+        figure.claims[0].why = Some("a | b".to_owned());
+        figure.claims[0].how = How::Predicted;
+        let page = index(&[figure.clone()]);
+        let command = format!("herringbone figures figures --only {} --notes-ring 5\n", figure.name);
+        for part in [
+            "Fitted: the rate is 9 Gbit/s, so that a step takes 2 s.",
+            " | predicted | a \\| b |\n",
+            &command,
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+    }
+}
