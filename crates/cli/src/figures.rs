@@ -4,6 +4,8 @@ mod figure;
 mod notes;
 mod picture;
 mod simulated;
+mod trained;
+mod vertex;
 mod write;
 
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar};
@@ -37,6 +39,8 @@ pub(crate) struct FiguresOptions {
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 struct FigureInputs {
     #[command(flatten)]
+    vertex: vertex::VertexInputs,
+    #[command(flatten)]
     notes: notes::NotesInputs,
 }
 
@@ -48,8 +52,10 @@ struct KnownFigure {
 }
 
 /// All figures, in the order of the page.
-static FIGURES: [KnownFigure; 1] =
-    [KnownFigure { name: "notes", make: |inputs| notes::figure(&inputs.notes) }];
+static FIGURES: [KnownFigure; 2] = [
+    KnownFigure { name: "vertex", make: |inputs| vertex::figure(&inputs.vertex) },
+    KnownFigure { name: "notes", make: |inputs| notes::figure(&inputs.notes) },
+];
 
 fn figure_name() -> impl TypedValueParser<Value = &'static KnownFigure> {
     PossibleValuesParser::new(FIGURES.iter().map(|figure| figure.name))

@@ -2,8 +2,10 @@
 
 use crate::chart::{Scale, si};
 
-/// Numbers that differ by a larger part of the seed's than this disagree.
-const TOLERANCE: f64 = 0.05;
+/// Predictions that differ from the article's number by a larger part of it disagree.
+const PREDICTED_TOLERANCE: f64 = 0.05;
+/// The same of formulas: articles round to three digits.
+const FORMULA_TOLERANCE: f64 = 0.01;
 
 /// A figure: what one article says, and what Herringbone's own schedules and simulations come to.
 #[derive(Clone, Debug)]
@@ -77,22 +79,21 @@ impl How {
             Self::Formula => "formula",
         }
     }
+
+    fn tolerance(self) -> f64 {
+        if self == Self::Formula { FORMULA_TOLERANCE } else { PREDICTED_TOLERANCE }
+    }
 }
 
 /// A number with its unit as people read it; or words alone.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Quantity {
     pub(super) words: String,
-    /// Without a prefix of its unit: 2.5e9 for 2.5 GB.
+    /// In that unit.
     pub(super) value: Option<f64>,
 }
 
 impl Quantity {
-    /// Four digits and a unit with a prefix, as `9.375 Gbit/s`; no prefix without a unit.
-    pub(super) fn si(value: f64, unit: &str) -> Self {
-        Self { words: si(value, unit), value: Some(value) }
-    }
-
     /// Four digits and a unit as it is, as `0.4 steps/s` and `42.8 %`.
     pub(super) fn of(value: f64, unit: &str) -> Self {
         let space = if unit.is_empty() { "" } else { " " };
@@ -123,7 +124,7 @@ impl Claim {
     /// Whether the numbers are the same but for the tolerance, or the words are the same.
     pub(super) fn agrees(&self) -> bool {
         match (self.seed.value, self.ours.value) {
-            (Some(seed), Some(ours)) => (ours - seed).abs() <= TOLERANCE * seed.abs(),
+            (Some(seed), Some(ours)) => (ours - seed).abs() <= self.how.tolerance() * seed.abs(),
             _ => self.seed.words == self.ours.words,
         }
     }
@@ -182,10 +183,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_agree_within_five_percent_and_words_if_they_are_the_same() {
+    fn predictions_agree_within_five_percent_formulas_within_one_and_words_if_they_are_the_same() {
         let claim = |seed, ours| Claim::new("", seed, ours, How::Predicted);
         let steps = |value| Quantity::of(value, "steps/s");
         assert!(claim(steps(0.7), steps(0.73)).agrees() && !claim(steps(0.7), steps(0.74)).agrees());
+        let counted = |ours| Claim::new("", steps(840.0), steps(ours), How::Formula);
+        assert!(counted(845.0).agrees() && !counted(861.0).agrees());
         assert!(claim(Quantity::words("slower"), Quantity::words("slower")).agrees());
         assert!(!claim(Quantity::words("slower"), steps(1.0)).agrees());
         assert_eq!(claim(steps(1.0), steps(1.0)).if_it_differs("because").why, None);
@@ -195,7 +198,7 @@ mod tests {
     #[test]
     fn quantities_have_four_digits_and_a_unit() {
         assert_eq!(Quantity::of(42.824, "%").words, "42.82 %");
-        assert_eq!(Quantity::si(27.552e9, "bit/s").words, "27.55 Gbit/s");
+        assert_eq!(Quantity::of(27.552, "Gbit/s").words, "27.55 Gbit/s");
         assert_eq!(Quantity::of(8.0, "").words, "8");
     }
 }

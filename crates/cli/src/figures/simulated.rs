@@ -1,19 +1,19 @@
 //! Schedules that are proved, and what the simulator says of them on machines of a figure.
 
-use crate::failure::Failure;
+use crate::{failure::Failure, layout};
 use herringbone::{
-    Collective, FoldOrder, ReduceOp,
+    Algorithm, Collective, FoldOrder, ReduceOp,
     core::{
-        algorithm::Layout,
+        algorithm::{Layout, cost::Cost},
         element::DType,
         group::Group,
         plan::{
             PriceBasis, Request,
-            predicted::{Unpriced, predicted},
+            predicted::{Unpriced, machine, predicted},
             price,
         },
-        prepare::Sizing,
-        simulate::{Calibration, Costs, Overhead, SECOND, Workload},
+        prepare::{Call, Sizing},
+        simulate::{Calibration, Costs, Overhead, Prediction, SECOND, Workload, estimate},
         verify::{Verified, verify},
     },
     parse_algorithm,
@@ -21,7 +21,7 @@ use herringbone::{
 use std::fmt::Display;
 
 /// The most messages that a simulation goes through.
-const MOST_MESSAGES: u64 = 400_000;
+pub(super) const MOST_MESSAGES: u64 = 400_000;
 
 /// What an operation takes.
 #[derive(Clone, Copy, Debug)]
@@ -31,42 +31,54 @@ pub(super) struct Took {
     pub(super) is_price: bool,
 }
 
-/// An operation among ranks on hosts of their own: an algorithm's schedule, which is proved.
+/// Calls of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calls {
+    /// Of each one's buffer.
+    pub(super) bytes: u64,
+    pub(super) operations: u32,
+    /// How many run at once at most.
+    pub(super) at_once: u32,
+    /// Of a segment over the whole buffer; 0: as a job of default settings cuts it.
+    pub(super) segment_bytes: usize,
+}
+
+/// An operation: an algorithm's schedule, which is proved.
 pub(super) struct Operation {
-    name: String,
-    ranks: u32,
+    algorithm: Algorithm,
+    /// The host of each rank.
+    hosts: Vec<u32>,
     reducers: u32,
     group: Group,
     pub(super) verified: Verified,
 }
 
 impl Operation {
-    /// By an algorithm as `verify` names it.
+    /// By an algorithm as `verify` names it, among ranks on these hosts, a number for each rank.
     ///
     /// # Errors
-    /// If it has no schedule for so many ranks and reducers.
+    /// If it has no schedule for these ranks and reducers.
     pub(super) fn new(
         name: &str,
         collective: Collective,
-        ranks: u32,
+        hosts: Vec<u32>,
         reducers: u32,
     ) -> Result<Self, Failure> {
-        let hosts: Vec<u32> = (0..ranks).collect();
         let group = FoldOrder::Ranks.group(&hosts, &[]);
         let algorithm = parse_algorithm(name).map_err(unusable)?;
         let reducers = if algorithm.needs_reducers() { reducers } else { 0 };
-        let schedule =
-            algorithm.schedule(collective, &group, &Layout { reducers, hosts: &hosts, links: None });
-        let verified = verify(schedule.map_err(unusable)?, collective, &group).map_err(unusable)?;
-        Ok(Self { name: name.to_owned(), ranks, reducers, group, verified })
+        let layout = Layout { reducers, hosts: &hosts, links: None };
+        let schedule = algorithm.schedule(collective, &group, &layout).map_err(unusable)?;
+        let verified = verify(schedule, collective, &group).map_err(unusable)?;
+        Ok(Self { algorithm, hosts, reducers, group, verified })
     }
 
-    /// An all-reduce.
+    /// An all-reduce among ranks that have a host each.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub(super) fn all_reduce(name: &str, ranks: u32, reducers: u32) -> Result<Self, Failure> {
-        Self::new(name, Collective::AllReduce, ranks, reducers)
+        Self::new(name, Collective::AllReduce, layout::hosts(ranks, 1), reducers)
     }
 
     /// How long it takes with a buffer of so many bytes of f32, as a job of default settings cuts it.
@@ -74,31 +86,65 @@ impl Operation {
     /// # Errors
     /// If there is no such time.
     pub(super) fn took(&self, bytes: u64, known: &Calibration) -> Result<Took, Failure> {
-        let hosts: Vec<u32> = (0..self.ranks).collect();
-        let count = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
-        let collective = self.verified.collective();
-        let request = Request {
-            reducers: self.reducers,
-            hosts: &hosts,
-            ..Request::of_elements(collective, DType::F32, ReduceOp::Sum, count, &self.group)
-        };
-        let sizing = Sizing {
-            hosts: self.ranks,
-            shared: self.ranks == 1,
-            segment_bytes: 0,
-            most_staged: Workload::STAGED,
-        };
-        let basis = PriceBasis { known, sizing };
-        let algorithm = parse_algorithm(&self.name).map_err(unusable)?;
-        match predicted(MOST_MESSAGES, &request, &algorithm, &self.verified, basis) {
+        let request = self.request(bytes);
+        let basis = PriceBasis { known, sizing: sizing(&self.hosts)? };
+        match predicted(MOST_MESSAGES, &request, &self.algorithm, &self.verified, basis) {
             Ok(simulated) => Ok(Took { seconds: simulated.total() as f64 / SECOND as f64, is_price: false }),
             Err(why @ Unpriced::TooManyMessages { .. }) => {
-                let nanoseconds = price(&request, &algorithm, basis).ok_or_else(|| unusable(why))?;
+                let nanoseconds = price(&request, &self.algorithm, basis).ok_or_else(|| unusable(why))?;
                 Ok(Took { seconds: nanoseconds as f64 / 1e9, is_price: true })
             }
             Err(why) => Err(unusable(why)),
         }
     }
+
+    fn count(bytes: u64) -> usize {
+        usize::try_from(bytes / 4).unwrap_or(usize::MAX)
+    }
+
+    fn request(&self, bytes: u64) -> Request<'_> {
+        let (collective, count) = (self.verified.collective(), Self::count(bytes));
+        Request {
+            reducers: self.reducers,
+            hosts: &self.hosts,
+            ..Request::of_elements(collective, DType::F32, ReduceOp::Sum, count, &self.group)
+        }
+    }
+
+    /// What several such calls take, one after the other or at once, all of them simulated.
+    ///
+    /// # Errors
+    /// If there is no such time.
+    pub(super) fn calls(&self, calls: &Calls, known: &Calibration) -> Result<Prediction, Failure> {
+        let request = self.request(calls.bytes);
+        let call = Call::new(request.collective, DType::F32, ReduceOp::Sum, Self::count(calls.bytes));
+        let sizing = Sizing {
+            segment_bytes: calls.segment_bytes,
+            most_staged: calls.segment_bytes.max(Workload::STAGED),
+            ..sizing(&self.hosts)?
+        };
+        let work = Workload {
+            operations: calls.operations,
+            at_once: calls.at_once,
+            ..Workload::of_one(&self.verified, call, sizing)
+        };
+        let rig = machine(&request, known, self.verified.schedule().reducers());
+        estimate(MOST_MESSAGES, &work, &rig).map_err(unusable)
+    }
+
+    /// What it costs in messages, bytes and rounds.
+    pub(super) fn cost(&self) -> Cost {
+        self.verified.cost()
+    }
+}
+
+/// How a job of default settings cuts its calls, whatever the environment of this process says.
+///
+/// # Errors
+/// None; [`WorkerMachines`](crate::training::WorkerMachines) asks for the type.
+pub(super) fn sizing(hosts: &[u32]) -> Result<Sizing, Failure> {
+    let hosts = Sizing::distinct(hosts);
+    Ok(Sizing { hosts, shared: hosts == 1, segment_bytes: 0, most_staged: Workload::STAGED })
 }
 
 /// A failure of inputs that leave nothing to compute.

@@ -186,7 +186,7 @@ mod tests {
         figure.inputs = vec![FigureInput::of("--notes-ring", 5)];
         figure.fitted = Some(Fitted {
             constant: "the rate".to_owned(),
-            value: Quantity::si(9e9, "bit/s"),
+            value: Quantity::of(9.0, "Gbit/s"),
             to: "a step takes 2 s".to_owned(),
         });
         figure.claims.truncate(1);

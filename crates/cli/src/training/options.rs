@@ -2,7 +2,7 @@
 
 use super::{
     models::{self, NamedModel},
-    ways::{SumWay, USUAL, WorkerMachines},
+    ways::{MOST_MESSAGES, SumWay, USUAL, WorkerMachines},
     worker::{TrainedStep, WorkerChoice},
 };
 use crate::{
@@ -170,6 +170,7 @@ impl SimulateTrainingOptions {
             per_host: self.machines.per_host,
             reducers: self.machines.reducers,
             sizing: |hosts| Ok(Environment::of_process().sizing(hosts)?),
+            most_messages: MOST_MESSAGES,
         };
         let mut codecs = self.codec.clone();
         codecs.dedup();

@@ -30,8 +30,8 @@ pub(crate) const PARAMETER_SERVER: &str = "parameter_server";
 pub(crate) const USUAL: [&str; 7] =
     ["ring", "tree", "double_tree", "reduction_server", "sharded", "star", PARAMETER_SERVER];
 
-/// The most messages that a simulation goes through: tables have hundreds of simulations.
-const MOST_MESSAGES: u64 = 100_000;
+/// The most messages that a simulation goes through by default: tables have hundreds of simulations.
+pub(crate) const MOST_MESSAGES: u64 = 100_000;
 
 /// Picoseconds of a nanosecond.
 const NANOSECOND: Picoseconds = 1000;
@@ -96,6 +96,8 @@ pub(crate) struct WorkerMachines {
     /// As many as workers unless said.
     pub(crate) reducers: Option<u32>,
     pub(crate) sizing: fn(&[u32]) -> Result<Sizing, Failure>,
+    /// Simulations go through no more messages; sums of more have prices.
+    pub(crate) most_messages: u64,
 }
 
 /// What is known of an all-reduce.
@@ -227,7 +229,7 @@ impl Asking<'_> {
             ..Request::of_elements(Collective::AllReduce, dtype, ReduceOp::Sum, count, self.group)
         };
         let basis = PriceBasis { known: &self.machines.constants, sizing: self.sizing };
-        match predicted(MOST_MESSAGES, &request, &self.algorithm, verified, basis) {
+        match predicted(self.machines.most_messages, &request, &self.algorithm, verified, basis) {
             Ok(simulated) => Ok(Known::of(&simulated)),
             Err(why @ Unpriced::TooManyMessages { .. }) => {
                 let time = price(&request, &self.algorithm, basis).ok_or_else(|| why.to_string())?;

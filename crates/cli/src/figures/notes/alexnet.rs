@@ -1,0 +1,73 @@
+//! What training AlexNet asks of the network: through one server, and with parameters over all GPUs.
+
+use super::super::{
+    figure::{AxisWords, Chart, Claim, Curve, How, Mark, Quantity},
+    simulated::Operation,
+};
+use super::NotesInputs;
+use crate::{chart::Scale, failure::Failure, training::find_model};
+use herringbone::core::algorithm::cost::{Cost, Load};
+
+/// Bits of a parameter.
+const BITS: f64 = 32.0;
+
+/// Buffers that a node sends and receives in an all-reduce.
+fn both_ways(cost: &Cost, load: &Load) -> f64 {
+    load.sent.buffers(cost.chunks, 1) + load.received.buffers(cost.chunks, 1)
+}
+
+/// The rates, and what a node moves by GPUs.
+pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+    let gpus = inputs.notes_alexnet_gpus;
+    let served = Operation::all_reduce("reduction_server", gpus, 1)?.cost();
+    let shared = Operation::all_reduce("sharded", gpus, 0)?.cost();
+    let each = inputs.notes_alexnet_parameters / inputs.notes_alexnet_seconds;
+    let rate = |buffers: f64| Quantity::of(buffers * each, "M/s");
+    let gbits = |buffers: f64| Quantity::of(buffers * each * BITS / 1e3, "Gbit/s");
+    let (client, server) = (both_ways(&served, &served.worker), both_ways(&served, &served.reducer));
+    let node = both_ways(&shared, &shared.worker);
+    let slip =
+        "The notes' own product, 4 times 61.5 M by 0.25 s times 7/8, is 861 M/s, which are 27.55 Gbit/s.";
+    let formula = |said: &str, seed: Quantity, ours: Quantity| {
+        Claim::new(format!("AlexNet: {said}"), seed, ours, How::Formula)
+    };
+    let moved = "Other inputs than the notes': 8 GPUs, 61.5 M parameters, 0.25 s.";
+    let claims = vec![
+        formula("it has 61.5 M parameters", Quantity::of(61.5, "M"), Quantity::of(profiled()?, "M")),
+        formula("a worker pushes and pulls 492 M parameters/s", Quantity::of(492.0, "M/s"), rate(client))
+            .if_it_differs(moved),
+        formula("which are 15.7 Gbit/s", Quantity::of(15.7, "Gbit/s"), gbits(client)).if_it_differs(moved),
+        formula("one server moves 3,936 M parameters/s", Quantity::of(3936.0, "M/s"), rate(server))
+            .if_it_differs(moved),
+        formula("which are 125.9 Gbit/s", Quantity::of(125.9, "Gbit/s"), gbits(server)).if_it_differs(moved),
+        formula("parameters over 8 GPUs: each moves 840 M/s", Quantity::of(840.0, "M/s"), rate(node))
+            .because(slip),
+        formula("which are 26 Gbit/s", Quantity::of(26.0, "Gbit/s"), gbits(node)).because(slip),
+    ];
+    let curve = |name: &str, buffers: fn(f64) -> f64| {
+        let points =
+            (2..=16).map(|gpus| f64::from(gpus)).map(|gpus| (gpus, buffers(gpus) * each * BITS * 1e6));
+        Curve::of(name, points)
+    };
+    let chart = Chart {
+        title: "AlexNet: what a node sends and receives, by GPUs".to_owned(),
+        across: AxisWords { words: "GPUs", scale: Scale::Whole, unit: "" },
+        up: AxisWords { words: "both ways", scale: Scale::Even, unit: "bit/s" },
+        curves: vec![
+            curve("one server", |gpus| 2.0 * gpus),
+            curve("parameters over all GPUs", |gpus| 4.0 * (gpus - 1.0) / gpus),
+            curve("a worker of one server", |_| 2.0),
+        ],
+        marks: [(125.9e9, "125.9"), (26e9, "26")]
+            .map(|(rate, words)| Mark { at: (8.0, rate), words: format!("the notes: {words} Gbit/s") })
+            .to_vec(),
+    };
+    Ok((claims, chart))
+}
+
+/// Millions of parameters of AlexNet's profile.
+fn profiled() -> Result<f64, Failure> {
+    let model = find_model("alexnet")?;
+    let bytes: u64 = model.profile.parameters().map(|parameter| parameter.bytes).sum();
+    Ok(bytes as f64 / 4e6)
+}

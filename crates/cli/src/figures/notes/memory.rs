@@ -1,0 +1,81 @@
+//! Memory against operations in flight: concurrent tasks hide latency, and need regions of their own.
+
+use super::super::{
+    figure::{AxisWords, Chart, Claim, Curve, How, Quantity},
+    simulated::{Calls, Operation},
+};
+use super::NotesInputs;
+use crate::{chart::Scale, failure::Failure};
+use herringbone::core::{
+    schedule::Step,
+    simulate::{Calibration, SECOND},
+};
+
+/// The all-reduces: as many, of such buffers, among so many ranks.
+const OPERATIONS: u32 = 32;
+const BYTES: u64 = 256 << 10;
+const RANKS: u32 = 8;
+/// What the notes come to: pipelines hide latency, and concurrent tasks need regions that do not overlap.
+const SAID: &str = "less time, more memory";
+
+/// The claims about memory, and time and memory by operations in flight.
+pub(super) fn in_flight(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+    let ring = Operation::all_reduce("ring", RANKS, 0)?;
+    let measured = |at_once: u32| {
+        let calls = Calls { bytes: BYTES, operations: OPERATIONS, at_once, segment_bytes: 0 };
+        let simulated = ring.calls(&calls, &Calibration::DEFAULT)?;
+        // Each operation in flight has staging memory of its own.
+        let bytes = simulated.staged as f64 * f64::from(at_once);
+        Ok::<_, Failure>((simulated.total() as f64 / SECOND as f64, bytes))
+    };
+    let (alone, alone_bytes) = measured(1)?;
+    let counts = (0..6).map(|power| 1 << power).filter(|count| *count < inputs.notes_in_flight);
+    let counts: Vec<u32> = counts.chain([inputs.notes_in_flight]).collect();
+    let (mut times, mut memory) = (Vec::new(), Vec::new());
+    for count in counts {
+        let (seconds, bytes) = measured(count)?;
+        times.push((f64::from(count), seconds / alone));
+        memory.push((f64::from(count), bytes / alone_bytes));
+    }
+    let last = |points: &[(f64, f64)]| points.last().map_or(1.0, |point| point.1);
+    let (time, more) = (last(&times), last(&memory));
+    let word = |factor: f64, what: &str| format!("{} {what}", if factor < 1.0 { "less" } else { "more" });
+    let claims = vec![
+        Claim::new(
+            "Pipelines hide latency; concurrent tasks need regions that do not overlap",
+            Quantity::words(SAID),
+            Quantity::words(format!("{}, {}", word(time, "time"), word(more, "memory"))),
+            How::Predicted,
+        )
+        .because(format!(
+            "{OPERATIONS} all-reduces of 256 KiB among {RANKS} ranks, {} in flight: {time:.2} of the time one by one, and {more:.0} times the \
+             staging memory.",
+            inputs.notes_in_flight
+        )),
+        sharing(inputs.notes_ring)?,
+    ];
+    let chart = Chart {
+        title: "All-reduces of 256 KiB by operations in flight".to_owned(),
+        across: AxisWords { words: "in flight", scale: Scale::Factors, unit: "" },
+        up: AxisWords { words: "times that of one by one", scale: Scale::Factors, unit: "" },
+        curves: vec![Curve::of("staging memory", memory), Curve::of("time", times)],
+        marks: Vec::new(),
+    };
+    Ok((claims, chart))
+}
+
+/// Sharing memory of values that are no longer needed: the ring's partial sums.
+fn sharing(gpus: u32) -> Result<Claim, Failure> {
+    let ring = Operation::all_reduce("ring", gpus, 0)?;
+    let program = ring.verified.schedule().program(0);
+    let sums = program.steps().iter().filter(|step| matches!(step, Step::Fold { finish: false, .. })).count();
+    let slots = program.slots().len();
+    let ours = if slots < sums { "shared" } else { "not shared" };
+    Ok(Claim::new(
+        "Sharing reuses memory that is no longer needed",
+        Quantity::words("shared"),
+        Quantity::words(ours),
+        How::Formula,
+    )
+    .because(format!("A ring of {gpus} makes {sums} partial sums on each rank, in {slots} places.")))
+}

@@ -1,0 +1,127 @@
+//! Bytes and steps, counted in schedules.
+
+use super::super::{
+    figure::{AxisWords, Chart, Claim, Curve, How, Quantity},
+    simulated::Operation,
+};
+use super::VertexInputs;
+use crate::{chart::Scale, failure::Failure};
+
+/// Workers of the chart.
+const WORKERS: [u32; 7] = [2, 4, 8, 16, 32, 64, 128];
+
+/// The claims about bytes and steps, and steps over workers.
+pub(super) fn counted(inputs: &VertexInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+    let (workers, reducers) = (inputs.vertex_diagram_workers, inputs.vertex_diagram_reducers);
+    let mut claims = bytes(workers, reducers, inputs.workers())?;
+    claims.extend(steps(workers, reducers)?);
+    let curve = |name: &str, algorithm: &str| {
+        let rounds = |workers: u32| {
+            Ok((
+                f64::from(workers),
+                f64::from(Operation::all_reduce(algorithm, workers, reducers)?.cost().rounds),
+            ))
+        };
+        let points = WORKERS.into_iter().map(rounds).collect::<Result<Vec<_>, Failure>>()?;
+        Ok::<_, Failure>(Curve::of(name, points))
+    };
+    let chart = Chart {
+        title: "Steps of an all-reduce by workers".to_owned(),
+        across: AxisWords { words: "workers", scale: Scale::Factors, unit: "" },
+        up: AxisWords { words: "steps", scale: Scale::Factors, unit: "" },
+        curves: vec![
+            curve("ring", "ring")?,
+            curve("tree", "tree")?,
+            curve("reduction server", "reduction_server")?,
+        ],
+        marks: Vec::new(),
+    };
+    Ok((claims, chart))
+}
+
+fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<Claim>, Failure> {
+    let ring = Operation::all_reduce("ring", workers, 0)?.cost();
+    let server = Operation::all_reduce("reduction_server", workers, reducers)?.cost();
+    let ring_of_many = Operation::all_reduce("ring", many, 0)?.cost();
+    let buffers = |value: f64| Quantity::of(value, "K");
+    let n = f64::from(workers);
+    let (of_worker, of_reducer) =
+        (server.worker.sent.buffers(server.chunks, 1), server.reducer.sent.buffers(server.chunks, 1));
+    let ratio = of_worker / ring_of_many.worker.sent.buffers(ring_of_many.chunks, 1);
+    Ok(vec![
+        Claim::new(
+            format!("Ring of {workers} workers: each sends 2(N-1) blocks"),
+            Quantity::of(2.0 * (n - 1.0), "blocks"),
+            Quantity::of(f64::from(ring.worker.sent.count()), "blocks"),
+            How::Formula,
+        ),
+        Claim::new(
+            format!("Ring of {workers} workers: each sends 2(N-1)/N K bytes"),
+            buffers(2.0 * (n - 1.0) / n),
+            buffers(ring.worker.sent.buffers(ring.chunks, 1)),
+            How::Formula,
+        ),
+        Claim::new(
+            format!("{workers} workers and {reducers} reducers: each worker sends and receives K bytes"),
+            buffers(1.0),
+            buffers(of_worker),
+            How::Formula,
+        ),
+        Claim::new(
+            format!("{workers} workers and {reducers} reducers: so does each other node, a reducer"),
+            buffers(1.0),
+            buffers(of_reducer),
+            How::Formula,
+        )
+        .if_it_differs("A reducer sends and receives N/M K: it folds one of M blocks for N workers. That is K only if M = N."),
+        Claim::new(
+            format!("That is almost half the data of a ring, here of {many} workers"),
+            Quantity::of(0.5, "of the ring's"),
+            Quantity::of(ratio, "of the ring's"),
+            How::Formula,
+        )
+        .if_it_differs("The part is N/(2(N-1)), which comes to a half for many workers only."),
+    ])
+}
+
+fn steps(workers: u32, reducers: u32) -> Result<Vec<Claim>, Failure> {
+    let rounds = |algorithm: &str, workers: u32| {
+        Ok::<_, Failure>(f64::from(Operation::all_reduce(algorithm, workers, reducers)?.cost().rounds))
+    };
+    let steps = |value: f64| Quantity::of(value, "steps");
+    let times = |value: f64| Quantity::of(value, "times");
+    let n = f64::from(workers);
+    let many = 64;
+    Ok(vec![
+        Claim::new(
+            format!("Ring of {workers} workers: N-1 exchanges reduce, and as many gather"),
+            steps(2.0 * (n - 1.0)),
+            steps(rounds("ring", workers)?),
+            How::Formula,
+        ),
+        Claim::new(
+            format!("{workers} workers and {reducers} reducers: blocks go to reducers, and sums come back"),
+            steps(2.0),
+            steps(rounds("reduction_server", workers)?),
+            How::Formula,
+        ),
+        Claim::new(
+            "The ring's latency is linear in workers: 128 for 64 double it",
+            times(2.0),
+            times(rounds("ring", 2 * many)? / rounds("ring", many)?),
+            How::Formula,
+        ),
+        Claim::new(
+            "A tree's latency is logarithmic: 64 workers for 8, the square, double it",
+            times(2.0),
+            times(rounds("tree", many)? / rounds("tree", 8)?),
+            How::Formula,
+        ),
+        Claim::new(
+            "The reduction server's latency does not depend on workers: 128 for 64 leave it",
+            times(1.0),
+            times(rounds("reduction_server", 2 * many)? / rounds("reduction_server", many)?),
+            How::Formula,
+        ),
+    ])
+}

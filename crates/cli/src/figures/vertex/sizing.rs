@@ -1,0 +1,92 @@
+//! How many reducers are enough: by the article's rule, and by simulation.
+
+use super::super::{
+    figure::{AxisWords, Chart, Claim, Curve, CurvePoint, How, Mark, Quantity},
+    simulated::Operation,
+};
+use super::VertexInputs;
+use crate::{chart::Scale, failure::Failure, layout};
+use herringbone::Collective;
+use std::collections::BTreeMap;
+
+/// Bytes of the all-reduce by which reducers are counted: a bucket.
+const BUCKET: u64 = 25 << 20;
+/// There are enough reducers if twice as many as the rule has would not be faster by more than this factor.
+const ENOUGH: f64 = 1.02;
+/// The most reducers that are tried.
+const MOST: u32 = 256;
+/// Reducers of the article's example.
+const EXAMPLE: u32 = 25;
+
+/// All-reduces of a bucket among all hosts, by reducers, each simulated once.
+struct Simulated<'a> {
+    inputs: &'a VertexInputs,
+    found: BTreeMap<u32, CurvePoint>,
+}
+
+impl Simulated<'_> {
+    fn seconds(&mut self, reducers: u32) -> Result<f64, Failure> {
+        if let Some(point) = self.found.get(&reducers) {
+            return Ok(point.at.1);
+        }
+        let inputs = self.inputs;
+        let hosts = layout::hosts(inputs.workers(), inputs.vertex_gpus);
+        let operation = Operation::new(inputs.way(), Collective::AllReduce, hosts, reducers)?;
+        let took = operation.took(BUCKET, &inputs.machines(inputs.vertex_gbps))?;
+        let point = CurvePoint { at: (f64::from(reducers), took.seconds), is_price: took.is_price };
+        self.found.insert(reducers, point);
+        Ok(took.seconds)
+    }
+
+    /// The fewest reducers that are enough, if `most` are.
+    fn enough(&mut self, most: u32) -> Result<u32, Failure> {
+        let limit = ENOUGH * self.seconds(most)?;
+        let (mut few, mut many) = (0, most);
+        while many - few > 1 {
+            let middle = few.midpoint(many);
+            match self.seconds(middle)? <= limit {
+                true => many = middle,
+                false => few = middle,
+            }
+        }
+        Ok(many)
+    }
+}
+
+/// The claims about the number of reducers, and the time of an all-reduce by reducers.
+pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+    let rule = (f64::from(inputs.vertex_hosts) * inputs.vertex_gbps / inputs.vertex_reducer_gbps).ceil();
+    let most = (2.0 * rule).min(f64::from(MOST)) as u32;
+    let mut simulated = Simulated { inputs, found: BTreeMap::new() };
+    let enough = simulated.enough(most)?;
+    for part in 1..=8 {
+        simulated.seconds((most * part / 8).max(1))?;
+    }
+    let example = simulated.seconds(EXAMPLE)?;
+    let count = |value| Quantity::of(value, "reducers");
+    let claims = vec![
+        Claim::new(
+            "8 hosts of 100 Gbit/s need at least 25 reducers of 32 Gbit/s",
+            count(f64::from(EXAMPLE)),
+            count(f64::from(enough)),
+            How::Formula,
+        )
+        .if_it_differs(format!("The rule, hosts' rates by a reducer's rate, gives {rule} for these inputs.")),
+        Claim::new("The specification of a job has 14 reducers for 8 hosts", count(14.0), count(rule), How::Formula)
+            .if_it_differs(
+                "By the article's own rule. 14 reducers of 32 Gbit/s carry 448 Gbit/s, and the article does not state what the specification's \
+                 hosts of 4 GPUs carry.",
+            ),
+    ];
+    let chart = Chart {
+        title: format!("An all-reduce of 25 MiB by reducers, hosts of {} Gbit/s", inputs.vertex_gbps),
+        across: AxisWords { words: "reducers", scale: Scale::Whole, unit: "" },
+        up: AxisWords { words: "time", scale: Scale::Even, unit: "s" },
+        curves: vec![Curve {
+            name: format!("{} Gbit/s each", inputs.vertex_reducer_gbps),
+            points: simulated.found.into_values().collect(),
+        }],
+        marks: vec![Mark { at: (f64::from(EXAMPLE), example), words: "the article's rule: 25".to_owned() }],
+    };
+    Ok((claims, chart))
+}
