@@ -35,7 +35,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports launchers matrix verify-large docs reference figures \
 	deploy-check packages browser browser-setup fmt clean
 
 help: ## This list
@@ -200,6 +200,9 @@ reference: $(TESTED) ## Write docs/reference, docs/pictures and the profiles of 
 	@$(PYTHON) tools/reference.py $(TESTED) docs/reference
 	@$(PYTHON) tools/pictures.py $(TESTED) docs/pictures
 	@$(PYTHON) tools/model_profiles.py crates/cli/models
+
+figures: $(TESTED) ## Write docs/figures again: what articles say, beside what schedules and simulations come to: some minutes
+	@$(TESTED) figures docs/figures $(ARGS)
 
 deploy-check: $(CHECKERS)/requirements.stamp ## Check deploy/ with the schemas of Kubernetes, hadolint and shellcheck
 	@$(CHECKERS)/bin/python tests/deploy/check.py

@@ -148,3 +148,13 @@ def test_messages_are_quoted_as_they_are():
     text = re.sub(r'\\\n\s*|"\s*\n\s*f?"', "", text)  # strings that go on in the next line
     quoted = re.findall(r"^\| `([^`]+)` \|", troubleshooting(), re.MULTILINE)
     assert len(quoted) > 40 and [words for words in quoted if words not in text] == []
+
+
+@pytest.mark.full
+def test_the_figures_of_articles_are_what_simulations_say(tmp_path):
+    """All of them take some minutes, so this is not for every change."""
+    subprocess.run([BINARY, "figures", tmp_path], check=True, stdout=subprocess.DEVNULL)
+    written, kept = (
+        {path.name: path.read_text() for path in folder.iterdir()} for folder in (tmp_path, ROOT / "docs" / "figures")
+    )
+    assert written == kept, "the figures are old: `make figures` writes them again"

@@ -113,13 +113,13 @@ pub(super) fn figure(inputs: &VertexInputs) -> Result<Figure, Failure> {
         title: "Reduction Server of Vertex AI: steps per second by reducers",
         source: "\"Optimize training performance with Reduction Server on Vertex AI\", Google Cloud, August 2021",
         about: format!(
-            "{} hosts of {} GPUs train {} with {} samples of each GPU; the article names neither BERT's size nor the batch. GPUs of a host \
-             sum first, and neither that nor adding costs time.",
+            "{} hosts of {} GPUs train {} with {} samples of each GPU; the article names neither BERT's size nor the batch. Without reducers \
+             all GPUs form a ring; with reducers, those of a host sum first. What happens within a host, and adding, cost no time.",
             inputs.vertex_hosts, inputs.vertex_gpus, inputs.vertex_model, inputs.vertex_batch
         ),
         inputs: inputs.listed(),
         fitted: Some(Fitted {
-            constant: "what a host's port carries".to_owned(),
+            constant: format!("what a host's port carries, of {} Gbit/s that are sold,", inputs.vertex_gbps),
             value: Quantity::of(trained.gbps, "Gbit/s"),
             to: format!("a training by the ring makes {WITHOUT} steps/s"),
         }),
@@ -159,10 +159,12 @@ impl BertTraining {
         let steps = |value| Quantity::of(value, "steps/s");
         let other = slow_workers(inputs)?;
         let less = 100.0 * (1.0 - self.ring / self.reduced);
+        let n = f64::from(inputs.workers());
         let why = format!(
-            "Sums take nearly all of our step, so it shrinks nearly as a host's bytes do, from 1.97 K to K. If ports carried {} Gbit/s and \
-             GPUs were slow instead, it would be {other:.3} steps/s. The article's number lies between, and its text does not tell where \
-             its steps spend their time.",
+            "Sums take nearly all of our step, so it shrinks nearly as a host's bytes do, from {:.2} K to K. If ports carried {} Gbit/s and GPUs \
+             were slow instead, their backward passes would hide the sums: {other:.3} steps/s. The article's number lies between, and its text \
+             does not tell what its steps spend their time on.",
+            2.0 * (n - 1.0) / n,
             inputs.vertex_gbps
         );
         Ok(vec![

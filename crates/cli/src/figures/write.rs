@@ -24,7 +24,11 @@ come to. Only what an article's text says is compared, and nothing is read off i
 | predicted | simulated by schedules that are proved, with that constant; hollow points are prices in place of simulations |
 | formula | the article has a formula; ours is counted in schedules that are proved, or simulated with no cost but the formula's |
 
-The articles' numbers belong to the inputs' defaults. Change an input on the command line, and our numbers and curves move.
+The articles' numbers belong to the inputs' defaults. Change an input on the command line, and our numbers and curves move:
+
+```sh
+herringbone figures changed --only notes --notes-ring 6
+```
 ";
 
 /// Writes `index.md`, and for each figure its picture, its claims and its points; returns the paths.
@@ -62,9 +66,9 @@ fn index(figures: &[Figure]) -> String {
                 [said, &seed.words, &ours.words, how.name(), why].map(|cell| cell.replace('|', "\\|"));
             let _written = writeln!(page, "| {} |", cells.join(" | "));
         }
-        let _written = write!(
+        let _written = writeln!(
             page,
-            "\nValues: [{name}.csv]({name}.csv); points of the curves: [{name}-points.csv]({name}-points.csv).\n\n```sh\n{}\n```\n",
+            "\nValues: [{name}.csv]({name}.csv); points of the curves: [{name}-points.csv]({name}-points.csv). Command: `{}`",
             command(figure)
         );
     }
@@ -74,7 +78,7 @@ fn index(figures: &[Figure]) -> String {
 /// The command that writes a figure, with all its inputs.
 fn command(figure: &Figure) -> String {
     let inputs = figure.inputs.iter().map(|input| format!(" {} {}", input.option, input.value));
-    format!("herringbone figures figures --only {}{}", figure.name, inputs.collect::<String>())
+    format!("herringbone figures DIR --only {}{}", figure.name, inputs.collect::<String>())
 }
 
 fn sentence_of_fitted(figure: &Figure) -> Option<String> {
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_page_has_the_constant_the_claims_and_the_command_of_each_figure() {
-        let mut figure = figures(&[]).remove(0);
+        let mut figure = figures(&["--only", "notes", "--notes-gpus", "2"]).remove(0);
         figure.inputs = vec![FigureInput::of("--notes-ring", 5)];
         figure.fitted = Some(Fitted {
             constant: "the rate".to_owned(),
@@ -193,7 +197,7 @@ mod tests {
         figure.claims[0].why = Some("a | b".to_owned());
         figure.claims[0].how = How::Predicted;
         let page = index(&[figure.clone()]);
-        let command = format!("herringbone figures figures --only {} --notes-ring 5\n", figure.name);
+        let command = format!("`herringbone figures DIR --only {} --notes-ring 5`\n", figure.name);
         for part in [
             "Fitted: the rate is 9 Gbit/s, so that a step takes 2 s.",
             " | predicted | a \\| b |\n",

@@ -8,6 +8,8 @@ use super::NotesInputs;
 use crate::{chart::Scale, failure::Failure, training::find_model};
 use herringbone::core::algorithm::cost::{Cost, Load};
 
+/// GPUs of the curves.
+const MOST_GPUS: u32 = 16;
 /// Bits of a parameter.
 const BITS: f64 = 32.0;
 
@@ -44,19 +46,21 @@ pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure
             .because(slip),
         formula("which are 26 Gbit/s", Quantity::of(26.0, "Gbit/s"), gbits(node)).because(slip),
     ];
-    let curve = |name: &str, buffers: fn(f64) -> f64| {
-        let points =
-            (2..=16).map(|gpus| f64::from(gpus)).map(|gpus| (gpus, buffers(gpus) * each * BITS * 1e6));
-        Curve::of(name, points)
+    let curve = |name: &str, algorithm: &str, load: fn(&Cost) -> &Load| {
+        let moved = |gpus: u32| {
+            let cost = Operation::all_reduce(algorithm, gpus, 1)?.cost();
+            Ok((f64::from(gpus), both_ways(&cost, load(&cost)) * each * BITS * 1e6))
+        };
+        Ok::<_, Failure>(Curve::of(name, (2..=MOST_GPUS).map(moved).collect::<Result<Vec<_>, Failure>>()?))
     };
     let chart = Chart {
         title: "AlexNet: what a node sends and receives, by GPUs".to_owned(),
         across: AxisWords { words: "GPUs", scale: Scale::Whole, unit: "" },
         up: AxisWords { words: "both ways", scale: Scale::Even, unit: "bit/s" },
         curves: vec![
-            curve("one server", |gpus| 2.0 * gpus),
-            curve("parameters over all GPUs", |gpus| 4.0 * (gpus - 1.0) / gpus),
-            curve("a worker of one server", |_| 2.0),
+            curve("one server", "reduction_server", |cost| &cost.reducer)?,
+            curve("parameters over all GPUs", "sharded", |cost| &cost.worker)?,
+            curve("a worker of one server", "reduction_server", |cost| &cost.worker)?,
         ],
         marks: [(125.9e9, "125.9"), (26e9, "26")]
             .map(|(rate, words)| Mark { at: (8.0, rate), words: format!("the notes: {words} Gbit/s") })

@@ -10,11 +10,14 @@ use herringbone::core::{
     schedule::Step,
     simulate::{Calibration, SECOND},
 };
+use std::collections::BTreeSet;
 
 /// The all-reduces: as many, of such buffers, among so many ranks.
 const OPERATIONS: u32 = 32;
 const BYTES: u64 = 256 << 10;
 const RANKS: u32 = 8;
+/// In flight, of the curves.
+const COUNTS: [u32; 5] = [1, 2, 4, 8, 16];
 /// What the notes come to: pipelines hide latency, and concurrent tasks need regions that do not overlap.
 const SAID: &str = "less time, more memory";
 
@@ -29,16 +32,18 @@ pub(super) fn in_flight(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Fai
         Ok::<_, Failure>((simulated.total() as f64 / SECOND as f64, bytes))
     };
     let (alone, alone_bytes) = measured(1)?;
-    let counts = (0..6).map(|power| 1 << power).filter(|count| *count < inputs.notes_in_flight);
-    let counts: Vec<u32> = counts.chain([inputs.notes_in_flight]).collect();
+    let counts = BTreeSet::from_iter(COUNTS.into_iter().chain([inputs.notes_in_flight]));
     let (mut times, mut memory) = (Vec::new(), Vec::new());
     for count in counts {
         let (seconds, bytes) = measured(count)?;
         times.push((f64::from(count), seconds / alone));
         memory.push((f64::from(count), bytes / alone_bytes));
     }
-    let last = |points: &[(f64, f64)]| points.last().map_or(1.0, |point| point.1);
-    let (time, more) = (last(&times), last(&memory));
+    let asked = |points: &[(f64, f64)]| {
+        let found = points.iter().find(|point| point.0 == f64::from(inputs.notes_in_flight));
+        found.map_or(1.0, |point| point.1)
+    };
+    let (time, more) = (asked(&times), asked(&memory));
     let word = |factor: f64, what: &str| format!("{} {what}", if factor < 1.0 { "less" } else { "more" });
     let claims = vec![
         Claim::new(
