@@ -1,6 +1,7 @@
 //! What a figure is: sentences of an article with their numbers, ours beside them, and the curves that show them.
 
 use crate::chart::{Scale, si};
+use herringbone::svg::Point;
 
 /// Predictions that differ from the article's number by a larger part of it disagree.
 const PREDICTED_TOLERANCE: f64 = 0.05;
@@ -20,8 +21,8 @@ pub(super) struct Figure {
     /// All inputs, in the order of the options.
     pub(super) inputs: Vec<FigureInput>,
     /// The one constant that was fitted to the article's baseline, if there is one.
-    pub(super) fitted: Option<Fitted>,
-    pub(super) claims: Vec<Claim>,
+    pub(super) fitted: Option<FittedConstant>,
+    pub(super) claims: Vec<ArticleClaim>,
     /// One below the other.
     pub(super) charts: Vec<Chart>,
 }
@@ -41,7 +42,7 @@ impl FigureInput {
 
 /// A constant that was chosen so that a baseline comes out as the article says.
 #[derive(Clone, Debug)]
-pub(super) struct Fitted {
+pub(super) struct FittedConstant {
     pub(super) constant: String,
     pub(super) value: Quantity,
     /// The article's sentence that it was fitted to.
@@ -50,7 +51,7 @@ pub(super) struct Fitted {
 
 /// A sentence of the article, its number, and ours.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(super) struct ArticleClaim {
     /// The sentence, shortened.
     pub(super) said: String,
     pub(super) seed: Quantity,
@@ -105,7 +106,7 @@ impl Quantity {
     }
 }
 
-impl Claim {
+impl ArticleClaim {
     /// A claim without a reason; see [`because`](Self::because).
     pub(super) fn new(said: impl Into<String>, seed: Quantity, ours: Quantity, how: How) -> Self {
         Self { said: said.into(), seed, ours, how, why: None }
@@ -158,7 +159,8 @@ pub(super) struct Curve {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurvePoint {
-    pub(super) at: (f64, f64),
+    /// In the axes' units.
+    pub(super) at: Point,
     /// It was priced, and not simulated, as it has too many messages: it is drawn hollow.
     pub(super) is_price: bool,
 }
@@ -174,7 +176,8 @@ impl Curve {
 /// A number of the article.
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
-    pub(super) at: (f64, f64),
+    /// In the axes' units.
+    pub(super) at: Point,
     pub(super) words: String,
 }
 
@@ -184,10 +187,10 @@ mod tests {
 
     #[test]
     fn predictions_agree_within_five_percent_formulas_within_one_and_words_if_they_are_the_same() {
-        let claim = |seed, ours| Claim::new("", seed, ours, How::Predicted);
+        let claim = |seed, ours| ArticleClaim::new("", seed, ours, How::Predicted);
         let steps = |value| Quantity::of(value, "steps/s");
         assert!(claim(steps(0.7), steps(0.73)).agrees() && !claim(steps(0.7), steps(0.74)).agrees());
-        let counted = |ours| Claim::new("", steps(840.0), steps(ours), How::Formula);
+        let counted = |ours| ArticleClaim::new("", steps(840.0), steps(ours), How::Formula);
         assert!(counted(845.0).agrees() && !counted(861.0).agrees());
         assert!(claim(Quantity::words("slower"), Quantity::words("slower")).agrees());
         assert!(!claim(Quantity::words("slower"), steps(1.0)).agrees());

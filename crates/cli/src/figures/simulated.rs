@@ -31,9 +31,9 @@ pub(super) struct Took {
     pub(super) is_price: bool,
 }
 
-/// Calls of an operation.
+/// SimulatedCalls of an operation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Calls {
+pub(super) struct SimulatedCalls {
     /// Of each one's buffer.
     pub(super) bytes: u64,
     pub(super) operations: u32,
@@ -44,7 +44,7 @@ pub(super) struct Calls {
 }
 
 /// An operation: an algorithm's schedule, which is proved.
-pub(super) struct Operation {
+pub(super) struct ProvenOperation {
     algorithm: Algorithm,
     /// The host of each rank.
     hosts: Vec<u32>,
@@ -53,7 +53,7 @@ pub(super) struct Operation {
     pub(super) verified: Verified,
 }
 
-impl Operation {
+impl ProvenOperation {
     /// By an algorithm as `verify` names it, among ranks on these hosts, a number for each rank.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Operation {
     ///
     /// # Errors
     /// If there is no such time.
-    pub(super) fn calls(&self, calls: &Calls, known: &Calibration) -> Result<Prediction, Failure> {
+    pub(super) fn calls(&self, calls: &SimulatedCalls, known: &Calibration) -> Result<Prediction, Failure> {
         let request = self.request(calls.bytes);
         let call = Call::new(request.collective, DType::F32, ReduceOp::Sum, Self::count(calls.bytes));
         let sizing = Sizing {

@@ -1,102 +1,31 @@
 //! Google's article on the Reduction Server of Vertex AI: bytes, steps, the rule for reducers, and a training of BERT.
 
 mod counted;
+mod inputs;
 mod sizing;
 
+pub(super) use inputs::VertexInputs;
+
 use super::{
-    figure::{AxisWords, Chart, Claim, Curve, CurvePoint, Figure, FigureInput, Fitted, How, Mark, Quantity},
-    simulated::{Took, ports_alone, unusable},
+    figure::{
+        ArticleClaim, AxisWords, Chart, Curve, CurvePoint, Figure, FittedConstant, How, Mark, Quantity,
+    },
+    simulated::Took,
     trained::{Training, fitted, machines},
 };
 use crate::{
     chart::Scale,
     failure::Failure,
-    numbers::{above_zero, whole},
-    training::{SumCosts, TrainedStep, WorkerChoice, find_model},
+    training::{SumCosts, TrainedStep},
 };
-use herringbone::core::simulate::Calibration;
 
 /// The article's steps per second without reducers, to which the hosts' rate is fitted, and with them.
 const WITHOUT: f64 = 0.4;
 const WITH: f64 = 0.7;
-/// From a host to another, in picoseconds: 30 us.
-const LATENCY: u64 = Calibration::DEFAULT.latency;
-/// Bytes/s of 1 Gbit/s.
-const GBPS: f64 = 125e6;
 /// Reducers of the curves.
 const REDUCERS: [u32; 7] = [1, 2, 3, 4, 8, 20, 32];
 /// Reducers of the curve of GPUs that send by themselves.
 const FEWER_REDUCERS: [u32; 4] = [1, 2, 8, 32];
-
-/// Inputs of the figure `vertex`.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
-#[command(next_help_heading = "Inputs of the figure vertex")]
-pub(super) struct VertexInputs {
-    /// Hosts with GPUs
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = whole(2..=64))]
-    vertex_hosts: u32,
-    /// GPUs of each host, one worker for each
-    #[arg(long, default_value_t = 8, value_name = "P", value_parser = whole(1..=16))]
-    vertex_gpus: u32,
-    /// Reducers that are added
-    #[arg(long, default_value_t = 20, value_name = "M", value_parser = whole(1..=256))]
-    vertex_reducers: u32,
-    /// Gbit/s of a host with GPUs, as it is sold
-    #[arg(long, default_value_t = 100.0, value_name = "G", value_parser = above_zero(1e4))]
-    vertex_gbps: f64,
-    /// Gbit/s of a reducer
-    #[arg(long, default_value_t = 32.0, value_name = "G", value_parser = above_zero(1e4))]
-    vertex_reducer_gbps: f64,
-    /// The model that is trained: its name, or the file of a profile
-    #[arg(long, default_value = "bert-large", value_name = "MODEL")]
-    vertex_model: String,
-    /// Samples of a GPU's step
-    #[arg(long, default_value_t = 32, value_name = "B", value_parser = whole(1..=100_000))]
-    vertex_batch: u32,
-    /// Workers of the article's diagrams
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = whole(2..=64))]
-    vertex_diagram_workers: u32,
-    /// Reducers of the article's diagram
-    #[arg(long, default_value_t = 5, value_name = "M", value_parser = whole(1..=256))]
-    vertex_diagram_reducers: u32,
-}
-
-impl VertexInputs {
-    fn listed(&self) -> Vec<FigureInput> {
-        vec![
-            FigureInput::of("--vertex-hosts", self.vertex_hosts),
-            FigureInput::of("--vertex-gpus", self.vertex_gpus),
-            FigureInput::of("--vertex-reducers", self.vertex_reducers),
-            FigureInput::of("--vertex-gbps", self.vertex_gbps),
-            FigureInput::of("--vertex-reducer-gbps", self.vertex_reducer_gbps),
-            FigureInput::of("--vertex-model", &self.vertex_model),
-            FigureInput::of("--vertex-batch", self.vertex_batch),
-            FigureInput::of("--vertex-diagram-workers", self.vertex_diagram_workers),
-            FigureInput::of("--vertex-diagram-reducers", self.vertex_diagram_reducers),
-        ]
-    }
-
-    fn workers(&self) -> u32 {
-        self.vertex_hosts * self.vertex_gpus
-    }
-
-    /// How reducers are used: GPUs of a host sum first, so that a host sends its sum once.
-    fn way(&self) -> &'static str {
-        if self.vertex_gpus == 1 { "reduction_server" } else { "hierarchical(sharded,reduction_server)" }
-    }
-
-    /// Machines whose hosts have ports of so many Gbit/s; nothing else but reducers' ports and the way between hosts costs time.
-    fn machines(&self, host_gbps: f64) -> Calibration {
-        let reducer_port = ((self.vertex_reducer_gbps * GBPS).round() as u64).max(1);
-        Calibration { reducer_port, latency: LATENCY, ..ports_alone(host_gbps * GBPS) }
-    }
-
-    fn worker(&self, rate: Option<f64>) -> Result<TrainedStep, Failure> {
-        let model = find_model(&self.vertex_model)?;
-        let choice = WorkerChoice { rate, batch: Some(self.vertex_batch), cap: None };
-        TrainedStep::of(&model, choice).map_err(unusable)
-    }
-}
 
 /// The figure.
 ///
@@ -118,7 +47,7 @@ pub(super) fn figure(inputs: &VertexInputs) -> Result<Figure, Failure> {
             inputs.vertex_hosts, inputs.vertex_gpus, inputs.vertex_model, inputs.vertex_batch
         ),
         inputs: inputs.listed(),
-        fitted: Some(Fitted {
+        fitted: Some(FittedConstant {
             constant: format!("what a host's port carries, of {} Gbit/s that are sold,", inputs.vertex_gbps),
             value: Quantity::of(trained.gbps, "Gbit/s"),
             to: format!("a training by the ring makes {WITHOUT} steps/s"),
@@ -155,7 +84,7 @@ impl BertTraining {
         Ok(Self { worker, gbps, ring, reduced })
     }
 
-    fn claims(&self, inputs: &VertexInputs) -> Result<Vec<Claim>, Failure> {
+    fn claims(&self, inputs: &VertexInputs) -> Result<Vec<ArticleClaim>, Failure> {
         let steps = |value| Quantity::of(value, "steps/s");
         let other = slow_workers(inputs)?;
         let less = 100.0 * (1.0 - self.ring / self.reduced);
@@ -168,20 +97,20 @@ impl BertTraining {
             inputs.vertex_gbps
         );
         Ok(vec![
-            Claim::new(
+            ArticleClaim::new(
                 "BERT without reducers makes around 0.4 steps per second",
                 steps(WITHOUT),
                 steps(self.ring),
                 How::Fitted,
             ),
-            Claim::new(
+            ArticleClaim::new(
                 "With 20 reducers it makes 0.7 steps per second",
                 steps(WITH),
                 steps(self.reduced),
                 How::Predicted,
             )
             .if_it_differs(why),
-            Claim::new(
+            ArticleClaim::new(
                 "Training of such models takes 30 to 40 % less time",
                 Quantity::words("30 to 40 %"),
                 Quantity::of(less, "%"),

@@ -1,7 +1,7 @@
 //! Figures as pages, files of values, JSON, and a table for people.
 
 use super::{
-    figure::{Claim, Figure},
+    figure::{ArticleClaim, Figure},
     picture::picture,
 };
 use crate::{failure::Failure, table};
@@ -60,7 +60,7 @@ fn index(figures: &[Figure]) -> String {
             let _written = writeln!(page, "{fitted}\n");
         }
         page += "| the article | its number | ours | how | why it differs, or a remark |\n|---|---|---|---|---|\n";
-        for Claim { said, seed, ours, how, why } in claims {
+        for ArticleClaim { said, seed, ours, how, why } in claims {
             let why = why.as_deref().unwrap_or_default();
             let cells =
                 [said, &seed.words, &ours.words, how.name(), why].map(|cell| cell.replace('|', "\\|"));
@@ -127,7 +127,7 @@ fn points_csv(figure: &Figure) -> String {
 
 /// All figures for programs.
 pub(super) fn object(figures: &[Figure]) -> Value {
-    let claim = |claim: &Claim| {
+    let claim = |claim: &ArticleClaim| {
         json!({
             "said": claim.said,
             "seed": claim.seed.words,
@@ -180,7 +180,7 @@ pub(super) fn text(figure: &Figure) -> String {
 mod tests {
     use super::*;
     use crate::figures::{
-        figure::{FigureInput, Fitted, How, Quantity},
+        figure::{FigureInput, FittedConstant, How, Quantity},
         tests::figures,
     };
 
@@ -188,7 +188,7 @@ mod tests {
     fn a_page_has_the_constant_the_claims_and_the_command_of_each_figure() {
         let mut figure = figures(&["--only", "notes", "--notes-gpus", "2"]).remove(0);
         figure.inputs = vec![FigureInput::of("--notes-ring", 5)];
-        figure.fitted = Some(Fitted {
+        figure.fitted = Some(FittedConstant {
             constant: "the rate".to_owned(),
             value: Quantity::of(9.0, "Gbit/s"),
             to: "a step takes 2 s".to_owned(),

@@ -1,10 +1,10 @@
 //! What training AlexNet asks of the network: through one server, and with parameters over all GPUs.
 
 use super::super::{
-    figure::{AxisWords, Chart, Claim, Curve, How, Mark, Quantity},
-    simulated::Operation,
+    figure::{ArticleClaim, AxisWords, Chart, Curve, How, Mark, Quantity},
+    simulated::ProvenOperation,
 };
-use super::NotesInputs;
+use super::inputs::NotesInputs;
 use crate::{chart::Scale, failure::Failure, training::find_model};
 use herringbone::core::algorithm::cost::{Cost, Load};
 
@@ -19,10 +19,10 @@ fn both_ways(cost: &Cost, load: &Load) -> f64 {
 }
 
 /// The rates, and what a node moves by GPUs.
-pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
     let gpus = inputs.notes_alexnet_gpus;
-    let served = Operation::all_reduce("reduction_server", gpus, 1)?.cost();
-    let shared = Operation::all_reduce("sharded", gpus, 0)?.cost();
+    let served = ProvenOperation::all_reduce("reduction_server", gpus, 1)?.cost();
+    let shared = ProvenOperation::all_reduce("sharded", gpus, 0)?.cost();
     let each = inputs.notes_alexnet_parameters / inputs.notes_alexnet_seconds;
     let rate = |buffers: f64| Quantity::of(buffers * each, "M/s");
     let gbits = |buffers: f64| Quantity::of(buffers * each * BITS / 1e3, "Gbit/s");
@@ -31,7 +31,7 @@ pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure
     let slip =
         "The notes' own product, 4 times 61.5 M by 0.25 s times 7/8, is 861 M/s, which are 27.55 Gbit/s.";
     let formula = |said: &str, seed: Quantity, ours: Quantity| {
-        Claim::new(format!("AlexNet: {said}"), seed, ours, How::Formula)
+        ArticleClaim::new(format!("AlexNet: {said}"), seed, ours, How::Formula)
     };
     let moved = "Other inputs than the notes': 8 GPUs, 61.5 M parameters, 0.25 s.";
     let claims = vec![
@@ -48,7 +48,7 @@ pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure
     ];
     let curve = |name: &str, algorithm: &str, load: fn(&Cost) -> &Load| {
         let moved = |gpus: u32| {
-            let cost = Operation::all_reduce(algorithm, gpus, 1)?.cost();
+            let cost = ProvenOperation::all_reduce(algorithm, gpus, 1)?.cost();
             Ok((f64::from(gpus), both_ways(&cost, load(&cost)) * each * BITS * 1e6))
         };
         Ok::<_, Failure>(Curve::of(name, (2..=MOST_GPUS).map(moved).collect::<Result<Vec<_>, Failure>>()?))

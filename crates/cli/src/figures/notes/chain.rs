@@ -1,10 +1,10 @@
 //! A chain of nodes that passes data on, whole or in pieces.
 
 use super::super::{
-    figure::{AxisWords, Chart, Claim, Curve, How, Quantity},
-    simulated::{Calls, Operation, ports_alone},
+    figure::{ArticleClaim, AxisWords, Chart, Curve, How, Quantity},
+    simulated::{ProvenOperation, SimulatedCalls, ports_alone},
 };
-use super::NotesInputs;
+use super::inputs::NotesInputs;
 use crate::{chart::Scale, failure::Failure, layout};
 use herringbone::{Collective, core::simulate::SECOND};
 
@@ -14,14 +14,14 @@ const PIECE: usize = 32 << 10;
 const PIECES: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
 /// The formulas, whole and split, and time by pieces.
-pub(super) fn pieces(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+pub(super) fn pieces(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
     let hosts = layout::hosts(inputs.notes_chain, 1);
-    let chain = Operation::new("chain", Collective::Broadcast { root: 0 }, hosts, 0)?;
+    let chain = ProvenOperation::new("chain", Collective::Broadcast { root: 0 }, hosts, 0)?;
     let alone = inputs.bytes() as f64 / (inputs.notes_gb_per_s * 1e9);
     // Only ports cost time, so pieces of another length on ports that carry all of them in the same time take as long.
     let seconds = |pieces: u32| {
         let bytes = PIECE as u64 * u64::from(pieces);
-        let calls = Calls { bytes, operations: 1, at_once: 1, segment_bytes: PIECE };
+        let calls = SimulatedCalls { bytes, operations: 1, at_once: 1, segment_bytes: PIECE };
         Ok::<_, Failure>(
             chain.calls(&calls, &ports_alone(bytes as f64 / alone))?.total() as f64 / SECOND as f64,
         )
@@ -31,19 +31,19 @@ pub(super) fn pieces(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failur
     let time = |value| Quantity::of(value, "s");
     let (nodes, split) = (inputs.notes_chain, inputs.notes_pieces);
     let claims = vec![
-        Claim::new(
+        ArticleClaim::new(
             format!("A chain of K = {nodes} nodes passes N bytes on at B in (K-1) N/B"),
             time((k - 1.0) * alone),
             time(seconds(1)?),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("Split into S = {split} pieces, it takes N (S+K-2)/(S B)"),
             time(formula(f64::from(split))),
             time(seconds(split)?),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             "That comes to N/B if S is much larger than K",
             time(alone),
             time(seconds(1000)?),

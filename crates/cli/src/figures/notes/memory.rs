@@ -1,10 +1,10 @@
 //! Memory against operations in flight: concurrent tasks hide latency, and need regions of their own.
 
 use super::super::{
-    figure::{AxisWords, Chart, Claim, Curve, How, Quantity},
-    simulated::{Calls, Operation},
+    figure::{ArticleClaim, AxisWords, Chart, Curve, How, Quantity},
+    simulated::{ProvenOperation, SimulatedCalls},
 };
-use super::NotesInputs;
+use super::inputs::NotesInputs;
 use crate::{chart::Scale, failure::Failure};
 use herringbone::core::{
     schedule::Step,
@@ -22,10 +22,10 @@ const COUNTS: [u32; 5] = [1, 2, 4, 8, 16];
 const SAID: &str = "less time, more memory";
 
 /// The claims about memory, and time and memory by operations in flight.
-pub(super) fn in_flight(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure> {
-    let ring = Operation::all_reduce("ring", RANKS, 0)?;
+pub(super) fn in_flight(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
+    let ring = ProvenOperation::all_reduce("ring", RANKS, 0)?;
     let measured = |at_once: u32| {
-        let calls = Calls { bytes: BYTES, operations: OPERATIONS, at_once, segment_bytes: 0 };
+        let calls = SimulatedCalls { bytes: BYTES, operations: OPERATIONS, at_once, segment_bytes: 0 };
         let simulated = ring.calls(&calls, &Calibration::DEFAULT)?;
         // Each operation in flight has staging memory of its own.
         let bytes = simulated.staged as f64 * f64::from(at_once);
@@ -46,7 +46,7 @@ pub(super) fn in_flight(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Fai
     let (time, more) = (asked(&times), asked(&memory));
     let word = |factor: f64, what: &str| format!("{} {what}", if factor < 1.0 { "less" } else { "more" });
     let claims = vec![
-        Claim::new(
+        ArticleClaim::new(
             "Pipelines hide latency; concurrent tasks need regions that do not overlap",
             Quantity::words(SAID),
             Quantity::words(format!("{}, {}", word(time, "time"), word(more, "memory"))),
@@ -70,13 +70,13 @@ pub(super) fn in_flight(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Fai
 }
 
 /// Sharing memory of values that are no longer needed: the ring's partial sums.
-fn sharing(gpus: u32) -> Result<Claim, Failure> {
-    let ring = Operation::all_reduce("ring", gpus, 0)?;
+fn sharing(gpus: u32) -> Result<ArticleClaim, Failure> {
+    let ring = ProvenOperation::all_reduce("ring", gpus, 0)?;
     let program = ring.verified.schedule().program(0);
     let sums = program.steps().iter().filter(|step| matches!(step, Step::Fold { finish: false, .. })).count();
     let slots = program.slots().len();
     let ours = if slots < sums { "shared" } else { "not shared" };
-    Ok(Claim::new(
+    Ok(ArticleClaim::new(
         "Sharing reuses memory that is no longer needed",
         Quantity::words("shared"),
         Quantity::words(ours),

@@ -1,17 +1,17 @@
 //! The ring: who sends which chunk in the first exchange, how many exchanges there are, and what they carry.
 
 use super::super::{
-    figure::{Claim, How, Quantity},
-    simulated::Operation,
+    figure::{ArticleClaim, How, Quantity},
+    simulated::ProvenOperation,
 };
-use super::NotesInputs;
+use super::inputs::NotesInputs;
 use crate::failure::Failure;
 use herringbone::core::schedule::{Place, Step};
 
 /// The claims about the ring.
-pub(super) fn claims(inputs: &NotesInputs) -> Result<Vec<Claim>, Failure> {
+pub(super) fn claims(inputs: &NotesInputs) -> Result<Vec<ArticleClaim>, Failure> {
     let gpus = inputs.notes_ring;
-    let whole = Operation::all_reduce("ring", gpus, 0)?;
+    let whole = ProvenOperation::all_reduce("ring", gpus, 0)?;
     let (reducing, gathering) = exchanges(&whole);
     let n = f64::from(gpus);
     let cost = whole.cost();
@@ -20,13 +20,13 @@ pub(super) fn claims(inputs: &NotesInputs) -> Result<Vec<Claim>, Failure> {
     let received =
         (0..gpus).map(|gpu| format!("{gpu} gets {}", (gpu + gpus - 1) % gpus)).collect::<Vec<_>>().join(", ");
     Ok(vec![
-        Claim::new(
+        ArticleClaim::new(
             format!("Ring of {gpus}: in the first exchange each GPU sends the chunk of its number"),
             Quantity::words(said),
             Quantity::words(first(&whole, gpus, |gpu, chunks| Some(format!("{gpu} sends {}", chunks.sent?)))),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("Ring of {gpus}: and receives its left neighbour's"),
             Quantity::words(received),
             Quantity::words(first(&whole, gpus, |gpu, chunks| {
@@ -34,19 +34,19 @@ pub(super) fn claims(inputs: &NotesInputs) -> Result<Vec<Claim>, Failure> {
             })),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("Ring of {gpus}: scatter-reduce takes N-1 exchanges"),
             rounds(gpus - 1),
             rounds(reducing),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("Ring of {gpus}: all-gather takes N-1 exchanges"),
             rounds(gpus - 1),
             rounds(gathering),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("Ring of {gpus}: each GPU sends 2(N-1) K"),
             Quantity::of(2.0 * (n - 1.0), "K"),
             Quantity::of(cost.worker.sent.buffers(cost.chunks, 1), "K"),
@@ -57,7 +57,7 @@ pub(super) fn claims(inputs: &NotesInputs) -> Result<Vec<Claim>, Failure> {
 }
 
 /// How many messages rank 0 sends before it has a chunk of the result, and from then on.
-fn exchanges(ring: &Operation) -> (u32, u32) {
+fn exchanges(ring: &ProvenOperation) -> (u32, u32) {
     let program = ring.verified.schedule().program(0);
     let steps = program.steps();
     let finish = steps.iter().position(|step| matches!(step, Step::Fold { finish: true, .. }));
@@ -73,7 +73,7 @@ struct FirstChunks {
 }
 
 /// Each rank's first chunks, in words.
-fn first(ring: &Operation, gpus: u32, words: impl Fn(u32, FirstChunks) -> Option<String>) -> String {
+fn first(ring: &ProvenOperation, gpus: u32, words: impl Fn(u32, FirstChunks) -> Option<String>) -> String {
     let of = |gpu: u32| {
         let program = ring.verified.schedule().program(gpu);
         let sent = program.steps().iter().find_map(|step| match step {

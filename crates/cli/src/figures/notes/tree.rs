@@ -1,21 +1,21 @@
 //! The example of a tree: every GPU sends its whole gradient to one of them.
 
 use super::super::{
-    figure::{AxisWords, Chart, Claim, Curve, How, Mark, Quantity},
-    simulated::{Operation, ports_alone},
+    figure::{ArticleClaim, AxisWords, Chart, Curve, How, Mark, Quantity},
+    simulated::{ProvenOperation, ports_alone},
 };
-use super::NotesInputs;
+use super::inputs::NotesInputs;
 use crate::{chart::Scale, failure::Failure};
 
 /// GPUs and seconds of the notes.
 const SAID: [(f64, f64); 2] = [(2.0, 1.2), (10.0, 10.8)];
 
 /// The two delays, and times of an all-reduce by GPUs.
-pub(super) fn example(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+pub(super) fn example(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
     let machines = ports_alone(inputs.notes_gb_per_s * 1e9);
     let curve = |name: &str, algorithm: &str| -> Result<Curve, Failure> {
         let seconds = |gpus: u32| {
-            let took = Operation::all_reduce(algorithm, gpus, 0)?.took(inputs.bytes(), &machines)?;
+            let took = ProvenOperation::all_reduce(algorithm, gpus, 0)?.took(inputs.bytes(), &machines)?;
             Ok((f64::from(gpus), took.seconds))
         };
         Ok(Curve::of(name, (2..=inputs.notes_gpus).map(seconds).collect::<Result<Vec<_>, Failure>>()?))
@@ -36,7 +36,8 @@ pub(super) fn example(inputs: &NotesInputs) -> Result<(Vec<Claim>, Chart), Failu
     let ours = [curves[0].points.first().map_or(0.0, |point| point.at.1), last(&curves[0])];
     let claims = SAID.iter().zip(ours).map(|((gpus, seconds), ours)| {
         let said = format!("Tree: 300 M parameters of 4 bytes at 1 GB/s delay {gpus} GPUs by {seconds} s");
-        Claim::new(said, Quantity::of(*seconds, "s"), Quantity::of(ours, "s"), How::Formula).because(&remark)
+        ArticleClaim::new(said, Quantity::of(*seconds, "s"), Quantity::of(ours, "s"), How::Formula)
+            .because(&remark)
     });
     let claims = claims.collect();
     let chart = Chart {

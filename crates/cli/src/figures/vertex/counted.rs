@@ -1,17 +1,17 @@
 //! Bytes and steps, counted in schedules.
 
 use super::super::{
-    figure::{AxisWords, Chart, Claim, Curve, How, Quantity},
-    simulated::Operation,
+    figure::{ArticleClaim, AxisWords, Chart, Curve, How, Quantity},
+    simulated::ProvenOperation,
 };
-use super::VertexInputs;
+use super::inputs::VertexInputs;
 use crate::{chart::Scale, failure::Failure};
 
 /// Workers of the chart.
 const WORKERS: [u32; 7] = [2, 4, 8, 16, 32, 64, 128];
 
 /// The claims about bytes and steps, and steps over workers.
-pub(super) fn counted(inputs: &VertexInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+pub(super) fn counted(inputs: &VertexInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
     let (workers, reducers) = (inputs.vertex_diagram_workers, inputs.vertex_diagram_reducers);
     let mut claims = bytes(workers, reducers, inputs.workers())?;
     claims.extend(steps(workers, reducers)?);
@@ -19,7 +19,7 @@ pub(super) fn counted(inputs: &VertexInputs) -> Result<(Vec<Claim>, Chart), Fail
         let rounds = |workers: u32| {
             Ok((
                 f64::from(workers),
-                f64::from(Operation::all_reduce(algorithm, workers, reducers)?.cost().rounds),
+                f64::from(ProvenOperation::all_reduce(algorithm, workers, reducers)?.cost().rounds),
             ))
         };
         let points = WORKERS.into_iter().map(rounds).collect::<Result<Vec<_>, Failure>>()?;
@@ -39,42 +39,42 @@ pub(super) fn counted(inputs: &VertexInputs) -> Result<(Vec<Claim>, Chart), Fail
     Ok((claims, chart))
 }
 
-fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<Claim>, Failure> {
-    let ring = Operation::all_reduce("ring", workers, 0)?.cost();
-    let server = Operation::all_reduce("reduction_server", workers, reducers)?.cost();
-    let ring_of_many = Operation::all_reduce("ring", many, 0)?.cost();
+fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<ArticleClaim>, Failure> {
+    let ring = ProvenOperation::all_reduce("ring", workers, 0)?.cost();
+    let server = ProvenOperation::all_reduce("reduction_server", workers, reducers)?.cost();
+    let ring_of_many = ProvenOperation::all_reduce("ring", many, 0)?.cost();
     let buffers = |value: f64| Quantity::of(value, "K");
     let n = f64::from(workers);
     let (of_worker, of_reducer) =
         (server.worker.sent.buffers(server.chunks, 1), server.reducer.sent.buffers(server.chunks, 1));
     let ratio = of_worker / ring_of_many.worker.sent.buffers(ring_of_many.chunks, 1);
     Ok(vec![
-        Claim::new(
+        ArticleClaim::new(
             format!("Ring of {workers} workers: each sends 2(N-1) blocks"),
             Quantity::of(2.0 * (n - 1.0), "blocks"),
             Quantity::of(f64::from(ring.worker.sent.count()), "blocks"),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("Ring of {workers} workers: each sends 2(N-1)/N K bytes"),
             buffers(2.0 * (n - 1.0) / n),
             buffers(ring.worker.sent.buffers(ring.chunks, 1)),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("{workers} workers and {reducers} reducers: each worker sends and receives K bytes"),
             buffers(1.0),
             buffers(of_worker),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("{workers} workers and {reducers} reducers: so does each other node, a reducer"),
             buffers(1.0),
             buffers(of_reducer),
             How::Formula,
         )
         .if_it_differs("A reducer sends and receives N/M K: it folds one of M blocks for N workers. That is K only if M = N."),
-        Claim::new(
+        ArticleClaim::new(
             format!("That is almost half the data of a ring, here of {many} workers"),
             Quantity::of(0.5, "of the ring's"),
             Quantity::of(ratio, "of the ring's"),
@@ -84,40 +84,40 @@ fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<Claim>, Failure> 
     ])
 }
 
-fn steps(workers: u32, reducers: u32) -> Result<Vec<Claim>, Failure> {
+fn steps(workers: u32, reducers: u32) -> Result<Vec<ArticleClaim>, Failure> {
     let rounds = |algorithm: &str, workers: u32| {
-        Ok::<_, Failure>(f64::from(Operation::all_reduce(algorithm, workers, reducers)?.cost().rounds))
+        Ok::<_, Failure>(f64::from(ProvenOperation::all_reduce(algorithm, workers, reducers)?.cost().rounds))
     };
     let steps = |value: f64| Quantity::of(value, "steps");
     let times = |value: f64| Quantity::of(value, "times");
     let n = f64::from(workers);
     let many = 64;
     Ok(vec![
-        Claim::new(
+        ArticleClaim::new(
             format!("Ring of {workers} workers: N-1 exchanges reduce, and as many gather"),
             steps(2.0 * (n - 1.0)),
             steps(rounds("ring", workers)?),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             format!("{workers} workers and {reducers} reducers: blocks go to reducers, and sums come back"),
             steps(2.0),
             steps(rounds("reduction_server", workers)?),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             "The ring's latency is linear in workers: 128 for 64 double it",
             times(2.0),
             times(rounds("ring", 2 * many)? / rounds("ring", many)?),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             "A tree's latency is logarithmic: 64 workers for 8, the square, double it",
             times(2.0),
             times(rounds("tree", many)? / rounds("tree", 8)?),
             How::Formula,
         ),
-        Claim::new(
+        ArticleClaim::new(
             "The reduction server's latency does not depend on workers: 128 for 64 leave it",
             times(1.0),
             times(rounds("reduction_server", 2 * many)? / rounds("reduction_server", many)?),

@@ -1,10 +1,10 @@
 //! How many reducers are enough: by the article's rule, and by simulation.
 
 use super::super::{
-    figure::{AxisWords, Chart, Claim, Curve, CurvePoint, How, Mark, Quantity},
-    simulated::Operation,
+    figure::{ArticleClaim, AxisWords, Chart, Curve, CurvePoint, How, Mark, Quantity},
+    simulated::ProvenOperation,
 };
-use super::VertexInputs;
+use super::inputs::VertexInputs;
 use crate::{chart::Scale, failure::Failure, layout};
 use herringbone::Collective;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl Simulated<'_> {
         }
         let inputs = self.inputs;
         let hosts = layout::hosts(inputs.workers(), inputs.vertex_gpus);
-        let operation = Operation::new(inputs.way(), Collective::AllReduce, hosts, reducers)?;
+        let operation = ProvenOperation::new(inputs.way(), Collective::AllReduce, hosts, reducers)?;
         let took = operation.took(BUCKET, &inputs.machines(inputs.vertex_gbps))?;
         let point = CurvePoint { at: (f64::from(reducers), took.seconds), is_price: took.is_price };
         self.found.insert(reducers, point);
@@ -54,7 +54,7 @@ impl Simulated<'_> {
 }
 
 /// The claims about the number of reducers, and the time of an all-reduce by reducers.
-pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<Claim>, Chart), Failure> {
+pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
     let rule = (f64::from(inputs.vertex_hosts) * inputs.vertex_gbps / inputs.vertex_reducer_gbps).ceil();
     let most = (2.0 * rule).min(f64::from(MOST)) as u32;
     let mut simulated = Simulated { inputs, found: BTreeMap::new() };
@@ -65,14 +65,14 @@ pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<Claim>, Chart), Failu
     let example = simulated.seconds(EXAMPLE)?;
     let count = |value| Quantity::of(value, "reducers");
     let claims = vec![
-        Claim::new(
+        ArticleClaim::new(
             "8 hosts of 100 Gbit/s need at least 25 reducers of 32 Gbit/s",
             count(f64::from(EXAMPLE)),
             count(f64::from(enough)),
             How::Formula,
         )
         .if_it_differs(format!("The rule, hosts' rates by a reducer's rate, gives {rule} for these inputs.")),
-        Claim::new("The specification of a job has 14 reducers for 8 hosts", count(14.0), count(rule), How::Formula)
+        ArticleClaim::new("The specification of a job has 14 reducers for 8 hosts", count(14.0), count(rule), How::Formula)
             .if_it_differs(
                 "By the article's own rule. 14 reducers of 32 Gbit/s carry 448 Gbit/s, and the article does not state what the specification's \
                  hosts of 4 GPUs carry.",
