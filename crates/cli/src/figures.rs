@@ -9,8 +9,11 @@ mod vertex;
 mod write;
 
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use figure::Figure;
+use clap::{
+    Parser,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use figure::{Figure, FigureInput};
 use std::{io::Write, path::PathBuf};
 
 /// Regenerate the figures of articles about all-reduces and reduction servers, with the articles' numbers beside ours
@@ -36,7 +39,7 @@ pub(crate) struct FiguresOptions {
 }
 
 /// The inputs of all figures.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 struct FigureInputs {
     #[command(flatten)]
     vertex: vertex::VertexInputs,
@@ -44,17 +47,34 @@ struct FigureInputs {
     notes: notes::NotesInputs,
 }
 
+/// The inputs' defaults.
+#[derive(clap::Parser)]
+struct DefaultInputs {
+    #[command(flatten)]
+    inputs: FigureInputs,
+}
+
 /// A figure that can be asked for.
 #[derive(Debug)]
 struct KnownFigure {
     name: &'static str,
+    /// Its inputs, with their values.
+    inputs: fn(&FigureInputs) -> Vec<FigureInput>,
     make: fn(&FigureInputs) -> Result<Figure, Failure>,
 }
 
 /// All figures, in the order of the page.
 static FIGURES: [KnownFigure; 2] = [
-    KnownFigure { name: "vertex", make: |inputs| vertex::figure(&inputs.vertex) },
-    KnownFigure { name: "notes", make: |inputs| notes::figure(&inputs.notes) },
+    KnownFigure {
+        name: "vertex",
+        inputs: |inputs| inputs.vertex.listed(),
+        make: |inputs| vertex::figure(&inputs.vertex),
+    },
+    KnownFigure {
+        name: "notes",
+        inputs: |inputs| inputs.notes.listed(),
+        make: |inputs| notes::figure(&inputs.notes),
+    },
 ];
 
 fn figure_name() -> impl TypedValueParser<Value = &'static KnownFigure> {
@@ -64,6 +84,7 @@ fn figure_name() -> impl TypedValueParser<Value = &'static KnownFigure> {
 
 pub(crate) fn run(options: &FiguresOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let chosen = chosen(options);
+    refuse_useless(options, &chosen)?;
     let progress = LateBar::of(chosen.len() as u64);
     let mut figures = Vec::with_capacity(chosen.len());
     for known in chosen {
@@ -90,6 +111,19 @@ fn chosen(options: &FiguresOptions) -> Vec<&'static KnownFigure> {
         options.only.is_empty() || options.only.iter().any(|one| one.name == known.name)
     };
     FIGURES.iter().filter(is_asked).collect()
+}
+
+/// Refuses an input of a figure that is not asked for.
+fn refuse_useless(options: &FiguresOptions, chosen: &[&KnownFigure]) -> Result<(), Failure> {
+    let DefaultInputs { inputs: defaults } = DefaultInputs::parse_from(["figures"]);
+    let names: Vec<&str> = chosen.iter().map(|known| known.name).collect();
+    for known in FIGURES.iter().filter(|known| !names.contains(&known.name)) {
+        let given = (known.inputs)(&options.inputs);
+        let is_useless = |(input, default): (&FigureInput, &FigureInput)| (input.option, input != default);
+        let useless: Vec<_> = given.iter().zip(&(known.inputs)(&defaults)).map(is_useless).collect();
+        Failure::if_useless(&useless, names.join(","), "name its figure with --only, too, or leave it out")?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

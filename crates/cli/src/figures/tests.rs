@@ -1,8 +1,8 @@
 //! Figures as users ask for them.
 
 use super::*;
-use clap::{CommandFactory, Parser};
-use std::collections::BTreeSet;
+use clap::CommandFactory;
+use std::{collections::BTreeSet, env, fs};
 
 #[derive(Parser)]
 struct Line {
@@ -134,4 +134,87 @@ fn inputs_that_bring_no_baseline_about_are_refused() {
     let line = Line::try_parse_from(args).unwrap();
     let refused = (FIGURES[0].make)(&line.options.inputs).unwrap_err();
     assert!(refused.to_string().contains("change the figure's inputs"), "{refused}");
+    let args = ["figures", "nowhere", "--only", "vertex", "--vertex-reducer-gbps", "0.1"];
+    let line = Line::try_parse_from(args).unwrap();
+    let refused = (FIGURES[0].make)(&line.options.inputs).unwrap_err();
+    assert!(refused.to_string().contains("need 8000 reducers, and 256 are tried"), "{refused}");
+}
+
+/// Runs a command line that writes into a folder of this test's own, and returns its output and the files' names.
+fn run_into(folder: &str, args: &[&str]) -> Result<(String, Vec<String>), String> {
+    let folder = env::temp_dir().join(format!("herringbone-figures-{folder}-{}", std::process::id()));
+    let line = Line::try_parse_from([&["figures", &folder.to_string_lossy()], args].concat()).unwrap();
+    let mut out = Vec::new();
+    run(&line.options, &mut out).map_err(|failure| failure.to_string())?;
+    let mut names: Vec<String> =
+        fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    fs::remove_dir_all(&folder).unwrap();
+    Ok((String::from_utf8(out).unwrap(), names))
+}
+
+#[test]
+fn a_folder_gets_a_page_and_three_files_of_each_figure() {
+    let (text, names) = run_into("files", &["--only", "notes", "--notes-gpus", "2"]).unwrap();
+    assert_eq!(names, ["index.md", "notes-points.csv", "notes.csv", "notes.svg"]);
+    assert!(text.starts_with("# notes: ") && text.contains("8 K") && text.contains("1.6 K"), "{text}");
+    let (json, _) = run_into("json", &["--only", "notes", "--notes-gpus", "2", "--json"]).unwrap();
+    let figures: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let figure = &figures["figures"][0];
+    assert_eq!(figure["inputs"]["--notes-gpus"], "2");
+    let claim = figure["claims"].as_array().unwrap().iter().find(|claim| claim["seed"] == "8 K").unwrap();
+    assert_eq!(
+        (claim["agrees"].as_bool(), claim["ours_value"].as_f64()),
+        (Some(false), Some(1.6)),
+        "{claim}"
+    );
+}
+
+#[test]
+fn an_input_of_a_figure_that_is_not_asked_for_is_refused() {
+    let refused = run_into("useless", &["--only", "notes", "--vertex-hosts", "4"]).unwrap_err();
+    assert!(refused.starts_with("--vertex-hosts changes nothing about notes"), "{refused}");
+}
+
+#[test]
+fn the_slips_of_the_articles_are_found() {
+    let differing = |name: &str, soon: &[&str]| {
+        let claims = only(name, soon, &[]).claims.into_iter().filter(|claim| !claim.agrees());
+        claims.map(|claim| (claim.seed.words, claim.ours.words)).collect::<Vec<_>>()
+    };
+    let notes = differing("notes", &["--notes-gpus=10"]);
+    let expected = [("8 K", "1.6 K"), ("840 M/s", "861 M/s"), ("26 Gbit/s", "27.55 Gbit/s")];
+    assert_eq!(notes, expected.map(|(seed, ours)| (seed.to_owned(), ours.to_owned())));
+    let vertex = differing("vertex", MOVED[0].soon);
+    for (seed, ours) in [("1 K", "0.8 K"), ("c1+c0+c3+c4", "c1+c0+c3+c2")] {
+        assert!(vertex.contains(&(seed.to_owned(), ours.to_owned())), "{vertex:?}");
+    }
+}
+
+#[test]
+fn simulations_need_as_many_reducers_as_the_articles_rule_says() {
+    let base = ["--vertex-hosts=4", "--vertex-model=alexnet", "--vertex-batch=512"];
+    for (gpus, gbps, reducer_gbps, enough) in [(1, 64, 32, 8.0), (2, 50, 16, 13.0), (1, 10, 20, 2.0)] {
+        let rates = [
+            format!("--vertex-gpus={gpus}"),
+            format!("--vertex-gbps={gbps}"),
+            format!("--vertex-reducer-gbps={reducer_gbps}"),
+        ];
+        let figure = only("vertex", &base, &rates.each_ref().map(String::as_str));
+        let found = figure.claims.iter().find(|claim| claim.said.contains("at least 25")).unwrap();
+        assert_eq!(found.ours.value, Some(enough), "{rates:?}");
+    }
+}
+
+#[test]
+fn a_pictures_points_are_those_of_its_curves() {
+    let figure = only("notes", &["--notes-gpus=2"], &[]);
+    let picture = picture::picture(&figure);
+    let points: usize =
+        figure.charts.iter().flat_map(|chart| &chart.curves).map(|curve| curve.points.len()).sum();
+    let marks: usize = figure.charts.iter().map(|chart| chart.marks.len()).sum();
+    assert_eq!(picture.matches("<circle").count(), points + marks);
+    for chart in &figure.charts {
+        assert!(picture.contains(&chart.title), "{}", chart.title);
+    }
 }

@@ -67,3 +67,19 @@ pub(super) fn pieces(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart),
     };
     Ok((claims, chart))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::figures::tests::figures;
+
+    #[test]
+    fn a_simulated_chain_takes_what_the_formula_says() {
+        let args = ["--only=notes", "--notes-gpus=2", "--notes-parameters=250"];
+        for (nodes, pieces, seconds) in [("7", "13", 18.0 / 13.0), ("2", "1", 1.0), ("16", "100", 1.14)] {
+            let asked = [&args[..], &["--notes-chain", nodes, "--notes-pieces", pieces]].concat();
+            let figure = figures(&asked).remove(0);
+            let split = figure.claims.iter().find(|claim| claim.said.starts_with("Split into")).unwrap();
+            assert!((split.seed.value.unwrap() - seconds).abs() < 1e-9 && split.agrees(), "{split:?}");
+        }
+    }
+}

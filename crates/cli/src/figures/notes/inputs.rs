@@ -4,7 +4,7 @@ use super::super::figure::FigureInput;
 use crate::numbers::{above_zero, whole};
 
 /// Inputs of the figure `notes`.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Inputs of the figure notes")]
 pub(crate) struct NotesInputs {
     /// GPUs of the ring whose first exchange is shown
@@ -40,7 +40,7 @@ pub(crate) struct NotesInputs {
 }
 
 impl NotesInputs {
-    pub(super) fn listed(&self) -> Vec<FigureInput> {
+    pub(crate) fn listed(&self) -> Vec<FigureInput> {
         vec![
             FigureInput::of("--notes-ring", self.notes_ring),
             FigureInput::of("--notes-gpus", self.notes_gpus),

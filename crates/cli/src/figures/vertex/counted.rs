@@ -6,6 +6,7 @@ use super::super::{
 };
 use super::inputs::VertexInputs;
 use crate::{chart::Scale, failure::Failure};
+use herringbone::core::schedule::{Chunk, Origin, Step};
 
 /// Workers of the chart.
 const WORKERS: [u32; 7] = [2, 4, 8, 16, 32, 64, 128];
@@ -14,6 +15,7 @@ const WORKERS: [u32; 7] = [2, 4, 8, 16, 32, 64, 128];
 pub(super) fn counted(inputs: &VertexInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
     let (workers, reducers) = (inputs.vertex_diagram_workers, inputs.vertex_diagram_reducers);
     let mut claims = bytes(workers, reducers, inputs.workers())?;
+    claims.push(sum_of_worker_1(workers)?);
     claims.extend(steps(workers, reducers)?);
     let curve = |name: &str, algorithm: &str| {
         let rounds = |workers: u32| {
@@ -82,6 +84,38 @@ fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<ArticleClaim>, Fa
         )
         .if_it_differs("The part is N/(2(N-1)), which comes to a half for many workers only."),
     ])
+}
+
+/// The sum with which worker 1 begins the all-gather.
+fn sum_of_worker_1(workers: u32) -> Result<ArticleClaim, Failure> {
+    let ring = ProvenOperation::all_reduce("ring", workers, 0)?;
+    let folds = |rank: u32, wanted: Option<Chunk>| {
+        let program = ring.verified.schedule().program(rank);
+        program.steps().iter().find_map(|step| match *step {
+            Step::Fold { chunk, from, finish, .. } if wanted.map_or(finish, |wanted| wanted == chunk) => {
+                let mut lanes = program.sources(from).iter().filter_map(|source| match source.from {
+                    Origin::Head { lane, .. } => Some(lane),
+                    Origin::At(_) => None,
+                });
+                Some((chunk, lanes.next_back()?))
+            }
+            _ => None,
+        })
+    };
+    let (mut terms, mut rank, mut chunk) = (vec![1], 1, None);
+    while let Some((of, from)) = folds(rank, chunk) {
+        (rank, chunk) = (from, Some(of));
+        terms.push(from);
+    }
+    let letter = char::from(b'a' + chunk.unwrap_or_default() as u8);
+    let ours = terms.iter().map(|term| format!("{letter}{term}")).collect::<Vec<_>>().join("+");
+    Ok(ArticleClaim::new(
+        "Worker 1 begins the all-gather with the block c1+c0+c3+c4",
+        Quantity::words("c1+c0+c3+c4"),
+        Quantity::words(ours),
+        How::Formula,
+    )
+    .if_it_differs("A slip of the article: of four workers, 0 to 3, none is worker 4."))
 }
 
 fn steps(workers: u32, reducers: u32) -> Result<Vec<ArticleClaim>, Failure> {

@@ -16,7 +16,7 @@ const LATENCY: u64 = Calibration::DEFAULT.latency;
 /// Bytes/s of 1 Gbit/s.
 const GBPS: f64 = 125e6;
 /// Inputs of the figure `vertex`.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Inputs of the figure vertex")]
 pub(crate) struct VertexInputs {
     /// Hosts with GPUs
@@ -49,7 +49,7 @@ pub(crate) struct VertexInputs {
 }
 
 impl VertexInputs {
-    pub(super) fn listed(&self) -> Vec<FigureInput> {
+    pub(crate) fn listed(&self) -> Vec<FigureInput> {
         vec![
             FigureInput::of("--vertex-hosts", self.vertex_hosts),
             FigureInput::of("--vertex-gpus", self.vertex_gpus),

@@ -2,7 +2,7 @@
 
 use super::super::{
     figure::{ArticleClaim, AxisWords, Chart, Curve, CurvePoint, How, Mark, Quantity},
-    simulated::ProvenOperation,
+    simulated::{ProvenOperation, unusable},
 };
 use super::inputs::VertexInputs;
 use crate::{chart::Scale, failure::Failure, layout};
@@ -56,6 +56,11 @@ impl Simulated<'_> {
 /// The claims about the number of reducers, and the time of an all-reduce by reducers.
 pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
     let rule = (f64::from(inputs.vertex_hosts) * inputs.vertex_gbps / inputs.vertex_reducer_gbps).ceil();
+    if rule > f64::from(MOST) {
+        return Err(unusable(format_args!(
+            "these hosts need {rule} reducers, and {MOST} are tried at the most"
+        )));
+    }
     let most = (2.0 * rule).min(f64::from(MOST)) as u32;
     let mut simulated = Simulated { inputs, found: BTreeMap::new() };
     let enough = simulated.enough(most)?;
