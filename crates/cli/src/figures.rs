@@ -1,10 +1,13 @@
 //! `herringbone figures`: what articles say of sums of gradients, beside what Herringbone's schedules and simulations come to.
 
+mod fairring;
 mod figure;
+mod fitted;
 mod notes;
 mod picture;
 mod simulated;
 mod trained;
+mod trees;
 mod vertex;
 mod write;
 
@@ -44,6 +47,10 @@ struct FigureInputs {
     #[command(flatten)]
     vertex: vertex::VertexInputs,
     #[command(flatten)]
+    trees: trees::TreesInputs,
+    #[command(flatten)]
+    fairring: fairring::FairringInputs,
+    #[command(flatten)]
     notes: notes::NotesInputs,
 }
 
@@ -64,11 +71,21 @@ struct KnownFigure {
 }
 
 /// All figures, in the order of the page.
-static FIGURES: [KnownFigure; 2] = [
+static FIGURES: [KnownFigure; 4] = [
     KnownFigure {
         name: "vertex",
         inputs: |inputs| inputs.vertex.listed(),
         make: |inputs| vertex::figure(&inputs.vertex),
+    },
+    KnownFigure {
+        name: "trees",
+        inputs: |inputs| inputs.trees.listed(),
+        make: |inputs| trees::figure(&inputs.trees),
+    },
+    KnownFigure {
+        name: "fairring",
+        inputs: |inputs| inputs.fairring.listed(),
+        make: |inputs| fairring::figure(&inputs.fairring),
     },
     KnownFigure {
         name: "notes",

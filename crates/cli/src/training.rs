@@ -11,7 +11,7 @@ mod worker;
 
 pub(crate) use models::find as find_model;
 pub(crate) use options::{SimulateTrainingOptions, Workers};
-pub(crate) use ways::{SumCosts, SumWay, WorkerMachines};
+pub(crate) use ways::{SumCosts, SumWay, WorkerMachines, pushed_first};
 pub(crate) use worker::{TrainedStep, WorkerChoice};
 
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar, topologies};

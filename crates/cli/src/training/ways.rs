@@ -263,18 +263,22 @@ impl Known {
         }
     }
 
-    /// An all-reduce's segments follow each other, so that one is pushed while another is pulled. Where all is pushed before any is
-    /// pulled, the busiest port carries its bytes twice, one way after the other.
     fn cost(&self, is_pushed_first: bool) -> BucketCost {
         let Self { time, busy, port, .. } = *self;
         match is_pushed_first {
             false => BucketCost { time, busy },
             true => {
-                let time = (time - busy).saturating_add(busy.max(port.saturating_mul(2)));
-                BucketCost { time, busy }
+                BucketCost { time: pushed_first(time, busy, port), busy: busy.max(port.saturating_mul(2)) }
             }
         }
     }
+}
+
+/// What a sum takes if all of it is pushed before any is pulled. An all-reduce's segments follow each other, so that one is pushed while
+/// another is pulled: it takes `time`, for `busy` of which the busiest place is busy, and the busiest port or link for `port`. Where
+/// all is pushed before any is pulled, that port carries its bytes twice, one way after the other.
+pub(crate) fn pushed_first(time: Picoseconds, busy: Picoseconds, port: Picoseconds) -> Picoseconds {
+    time.saturating_sub(busy).saturating_add(busy.max(port.saturating_mul(2)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,245 @@
+//! The article's sentences, and our numbers.
+
+use super::{
+    super::{
+        figure::{Claim, How, Quantity},
+        simulated::unusable,
+    },
+    inputs::FairringInputs,
+    machines::rails,
+    results::{EFFICIENCY, FairringPoint, FairringResults, GPUS, at},
+};
+use crate::{failure::Failure, layout};
+use herringbone::{
+    Collective, FoldOrder,
+    core::{
+        algorithm::{Layout, cost::Cost},
+        verify::verify,
+    },
+    parse_algorithm,
+};
+
+/// Why Fairring's training is slower here.
+const ONE_BY_ONE: &str = "A GPU's thread sends and receives one message after the other here, so every slice pays for all of its messages. \
+                          Fairring's transfers run side by side in TensorPipe.";
+/// Why Fairring is faster here on few machines and with small tensors.
+const ALIKE: &str = "A message costs both libraries the same here. What a transfer of Fairring costs beyond a hop of NCCL is not in the text.";
+
+/// All claims, in the order of the article.
+///
+/// # Errors
+/// If a schedule has no form for as many GPUs.
+pub(super) fn claims(inputs: &FairringInputs, results: &FairringResults) -> Result<Vec<Claim>, Failure> {
+    let mut claims = counted(inputs)?;
+    claims.extend(training(results));
+    claims.extend(single(results));
+    claims.extend(parallel(inputs, results));
+    claims.extend(scaling(results));
+    Ok(claims)
+}
+
+/// What the constant was fitted to; or that it cannot be.
+pub(super) fn fitted_to(results: &FairringResults) -> String {
+    let found = results.efficiency(16).nccl;
+    match (found - EFFICIENCY).abs() < 0.01 {
+        true => format!("NCCL's efficiency at 16 GPUs is {:.0} %", 100.0 * EFFICIENCY),
+        false => format!(
+            "NCCL's efficiency at 16 GPUs, {:.0} %, is as near to {:.0} % as any cost brings it",
+            100.0 * found,
+            100.0 * EFFICIENCY
+        ),
+    }
+}
+
+/// Counted in schedules.
+fn counted(inputs: &FairringInputs) -> Result<Vec<Claim>, Failure> {
+    let all = GPUS.map(|gpus| cost(inputs, gpus, &rails(inputs.gpus, gpus / inputs.gpus)));
+    let [_, few, .., many] = all;
+    let (few, many) = (few?, many?);
+    let inside = 2.0 * f64::from(inputs.gpus - 1) / f64::from(inputs.gpus);
+    let outside = |cost: &Cost| f64::from(cost.worker.sent.count()) / f64::from(cost.chunks) - inside;
+    let ring = cost(inputs, 64, "ring")?.rounds;
+    let bytes = f64::from(inputs.buckets) * inputs.slice() as f64;
+    Ok(vec![
+        Claim::new(
+            "A ring needs as many successive rounds as there are GPUs, here 64",
+            Quantity::of(64.0, "rounds"),
+            Quantity::of(f64::from(ring), "rounds"),
+            How::Formula,
+        )
+        .because("A reduce-scatter and an all-gather take N-1 rounds each, and the text counts in orders."),
+        Claim::new(
+            "The number of steps of Fairring is constant as machines are added",
+            Quantity::words("constant"),
+            Quantity::words(if few.rounds == many.rounds { "constant" } else { "not constant" }),
+            How::Formula,
+        )
+        .because(format!("{} rounds on 16 GPUs, {} on 256.", few.rounds, many.rounds)),
+        Claim::new(
+            "What each GPU sends is constant as machines are added",
+            Quantity::words("constant"),
+            Quantity::words(format!("from {:.3} K to {:.3} K", outside(&few), outside(&many))),
+            How::Formula,
+        )
+        .because(
+            "Of K bytes a GPU sends 2(M-1)/M K/D to other machines, because one of M shards stays: twice as much on many machines as on two.",
+        ),
+        Claim::new("64 buckets of 25 MiB are 1.6 GB", Quantity::of(1.6, "GB"), Quantity::of(bytes / 1e9, "GB"), How::Formula)
+            .because("64 times 25 MiB are 1.678 GB, or 1.5625 GiB. Other inputs have other buckets."),
+    ])
+}
+
+/// What a schedule that is proved costs.
+fn cost(inputs: &FairringInputs, gpus: u32, name: &str) -> Result<Cost, Failure> {
+    let hosts = layout::hosts(gpus, inputs.gpus);
+    let group = FoldOrder::Ranks.group(&hosts, &[]);
+    let layout = Layout { reducers: 0, hosts: &hosts, links: None };
+    let algorithm = parse_algorithm(name).map_err(unusable)?;
+    let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).map_err(unusable)?;
+    Ok(verify(schedule, Collective::AllReduce, &group).map_err(unusable)?.cost())
+}
+
+fn percent(value: f64) -> Quantity {
+    Quantity::of(100.0 * value, "%")
+}
+
+/// By how much Fairring is faster at a point.
+fn gain(points: &[FairringPoint], place: u32) -> f64 {
+    at(points, place).time.gain()
+}
+
+/// Faster or slower, by how much.
+fn words(gain: f64) -> String {
+    let percent = 100.0 * gain;
+    if gain >= 0.0 { format!("{percent:.1} % faster") } else { format!("{:.1} % slower", -percent) }
+}
+
+/// A claim that Fairring is slower in all of these places, which have names.
+fn slower(said: &str, points: &[FairringPoint], places: &[u32], why: &str) -> Claim {
+    let all: Vec<f64> = places.iter().map(|place| gain(points, *place)).collect();
+    let ours = match (all.iter().all(|gain| *gain < 0.0), all.iter().any(|gain| *gain < 0.0)) {
+        (true, _) => "slower",
+        (false, true) => "slower, but not everywhere",
+        _ => "faster",
+    };
+    let of = |(gain, place): (&f64, &u32)| format!("{} on {place} GPUs", words(*gain));
+    let found = all.iter().zip(places).map(of).collect::<Vec<_>>().join(", ");
+    Claim::new(said, Quantity::words("slower"), Quantity::words(ours), How::Predicted)
+        .because(format!("Ours is {found}. {why}"))
+}
+
+/// The training from end to end.
+fn training(results: &FairringResults) -> Vec<Claim> {
+    let efficiency = |gpus| results.efficiency(gpus);
+    let best = GPUS[1..].iter().map(|gpus| efficiency(*gpus).nccl).fold(0.0, f64::max);
+    let how = if results.is_fitted { How::Fitted } else { How::Predicted };
+    let predicted = |said: &str, seed, ours| {
+        Claim::new(said, percent(seed), percent(ours), How::Predicted).if_it_differs(ONE_BY_ONE)
+    };
+    let steps = &results.steps;
+    vec![
+        Claim::new(
+            "NCCL's highest scaling efficiency is 68 %, at 16 GPUs",
+            percent(EFFICIENCY),
+            percent(best),
+            how,
+        )
+        .if_it_differs("The constant has another value, or no cost of a message brings it there."),
+        predicted("Fairring's throughput is 52.86 % higher than NCCL's at 32 GPUs", 0.5286, gain(steps, 32)),
+        predicted("Fairring's throughput is 42.82 % higher than NCCL's at 64 GPUs", 0.4282, gain(steps, 64)),
+        predicted("Fairring's scaling efficiency at 32 GPUs is 90 %", 0.90, efficiency(32).fairring),
+        predicted("Fairring's scaling efficiency at 64 GPUs is 72 %", 0.72, efficiency(64).fairring),
+        predicted(
+            "By these numbers NCCL's efficiency at 32 GPUs is 90 % / 1.5286",
+            0.90 / 1.5286,
+            efficiency(32).nccl,
+        ),
+        predicted(
+            "By these numbers NCCL's efficiency at 64 GPUs is 72 % / 1.4282",
+            0.72 / 1.4282,
+            efficiency(64).nccl,
+        ),
+        slower("Fairring underperforms NCCL on 8 to 16 GPUs", steps, &[8, 16], ALIKE),
+        slower(
+            "Past 128 GPUs Fairring fails to scale like NCCL",
+            steps,
+            &[128, 256],
+            "Shards become small, and what messages cost outweighs their bytes. NCCL's ring slows down as well, until its trees are faster.",
+        ),
+    ]
+}
+
+/// One tensor on 8 machines.
+fn single(results: &FairringResults) -> Vec<Claim> {
+    let (until, first) = results.sides();
+    let mib = |mib: Option<u32>| {
+        mib.map_or_else(|| Quantity::words("at no size"), |mib| Quantity::of(f64::from(mib), "MiB"))
+    };
+    vec![
+        Claim::new("On 8 machines NCCL is faster for tensors up to about 6 MiB", mib(Some(6)), mib(until), How::Predicted)
+            .if_it_differs(ALIKE),
+        Claim::new("Fairring is faster for tensors of 25 MiB or more", mib(Some(25)), mib(first), How::Predicted)
+            .if_it_differs("The text has no sizes between 6 and 25 MiB. Ours is the least size from which on Fairring stays faster."),
+        Claim::new("At 100 MiB Fairring is 43 % faster", percent(0.43), percent(gain(&results.sizes, 100)), How::Predicted)
+            .if_it_differs(format!(
+                "By bytes alone it gains 12.5 %: 2(M-1)/M K through a machine's cards, and 2(N-1)/N K in the ring. {ONE_BY_ONE}"
+            )),
+    ]
+}
+
+/// Slices in flight.
+fn parallel(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
+    let FairringInputs { buckets, slice_mib, .. } = inputs;
+    vec![
+        Claim::new(
+            format!("Of {buckets} buckets of {slice_mib} MiB 4 in flight, or slightly more, are the sweet spot"),
+            Quantity::of(4.0, "in flight"),
+            Quantity::of(f64::from(results.best_in_flight()), "in flight"),
+            How::Predicted,
+        )
+        .if_it_differs(
+            "Ours are the fewest within 5 % of the best. The thread of a GPU is busy with the messages of one slice all the time, so a second \
+             one hides nothing; with cheaper messages it does.",
+        ),
+        Claim::new("There Fairring is around 50 % faster than NCCL", percent(0.5), percent(gain(&results.in_flight, 4)), How::Predicted)
+            .if_it_differs("Our ring of 64 GPUs pays for a message in each of 126 rounds, which at 25 MiB outweigh the bytes."),
+    ]
+}
+
+/// Numbers of machines.
+fn scaling(results: &FairringResults) -> Vec<Claim> {
+    let scaling = &results.scaling;
+    let peak = GPUS.iter().max_by(|one, other| gain(scaling, **one).total_cmp(&gain(scaling, **other)));
+    let peak = *peak.expect("there are numbers of GPUs");
+    let large = [64, 128, 256].map(|gpus| gain(&results.grown, gpus));
+    let is_ahead = large.iter().all(|gain| *gain > 0.0);
+    let [of_64, of_128, of_256] = large.map(words);
+    vec![
+        slower(
+            "On a single machine, of 8 GPUs, Fairring is slower",
+            scaling,
+            &[8],
+            "Ours leaves out that Fairring sends gradients to its own server even there, and copies them into staging memory.",
+        ),
+        Claim::new(
+            "At its peak Fairring is 2 times as fast as NCCL",
+            Quantity::of(2.0, "times"),
+            Quantity::of(1.0 + gain(scaling, peak), "times"),
+            How::Predicted,
+        )
+        .if_it_differs(format!("Ours is at its peak on {peak} GPUs. {ALIKE}")),
+        slower(
+            "Fairring's performance declines and is worse than NCCL's for 256 GPUs",
+            scaling,
+            &[256],
+            "It declines here, too, from its peak. But a message costs NCCL's trees as much, and with so many GPUs they are what NCCL sums by.",
+        ),
+        Claim::new(
+            "Buckets of 25 MiB on 8 machines, 50 on 16 and 100 on 32 keep Fairring ahead at large scales",
+            Quantity::words("ahead"),
+            Quantity::words(if is_ahead { "ahead" } else { "not ahead" }),
+            How::Predicted,
+        )
+        .because(format!("Ours is {of_64} on 64 GPUs, {of_128} on 128 and {of_256} on 256.")),
+    ]
+}

@@ -1,0 +1,245 @@
+//! MXNet's proposal of trees that follow the links of a machine: its Table 1, and when many trees are better than one.
+
+mod inputs;
+mod machine;
+mod results;
+mod sums;
+
+pub(super) use inputs::TreesInputs;
+
+use super::figure::{AxisWords, Chart, Claim, Curve, Figure, Fitted, How, Quantity};
+use crate::{
+    chart::{Scale, si},
+    failure::Failure,
+};
+use herringbone::core::simulate::{Picoseconds, SECOND};
+use results::{CALLS, FITTED_TO, ModelSteps, PushedKeys, SeedModel, TreesResults, first_of_many};
+use sums::PushPullWay;
+
+/// Elements of a key that is large.
+const MILLION: u64 = 1_000_000;
+
+/// The figure.
+///
+/// # Errors
+/// If inputs leave nothing to simulate.
+pub(super) fn figure(inputs: &TreesInputs) -> Result<Figure, Failure> {
+    let results = TreesResults::of(inputs)?;
+    let mut claims = table(&results);
+    claims.extend(crossings(&results));
+    claims.extend([alone(&results), many_calls(&results), rounds(&results)]);
+    claims.extend(keys(&results));
+    Ok(Figure {
+        name: "trees",
+        title: "Trees that follow the links of a machine",
+        source: "\"Single machine All Reduce Topology-aware Communication\", a design proposal of Apache MXNet, 2018",
+        about: "PushedKeys are pushed and pulled on the 8 GPUs of a p3.16xlarge: over our trees in MXNet's mode, to a server whose GPU changes with the key, or \
+                round a ring. A step is that of simulate-training with a key for each parameter."
+            .to_owned(),
+        inputs: inputs.listed(),
+        fitted: results.is_fitted.then(|| fitted(&results)),
+        claims,
+        charts: charts(&results),
+    })
+}
+
+fn fitted(results: &TreesResults) -> Fitted {
+    let found = results.steps[0].over_nccl();
+    let to = match (found / FITTED_TO - 1.0).abs() < 0.01 {
+        true => format!("ResNet-50 is {FITTED_TO} times as fast with trees as with NCCL"),
+        false => format!(
+            "ResNet-50, {found:.2} times as fast with trees as with NCCL, is as near to {FITTED_TO} as any cost brings it"
+        ),
+    };
+    Fitted {
+        constant: "what a message costs the GPU that sends it".to_owned(),
+        value: Quantity::of(1e6 * seconds(results.message), "us"),
+        to,
+    }
+}
+
+/// Table 1.
+fn table(results: &TreesResults) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for steps in &results.steps {
+        let SeedModel { title, over_server, over_nccl, why_server, why_nccl, .. } = *steps.seed;
+        let said = |other: &str| format!("Table 1, {title}: speed-up over {other} at small batches");
+        let ours = |times: f64| Quantity::of((100.0 * times).round() / 100.0, "");
+        let took = |other: &str, time| {
+            format!(
+                "Ours takes {} with trees and {} with {other}.",
+                si(seconds(steps.trees), "s"),
+                si(seconds(time), "s")
+            )
+        };
+        claims.push(
+            Claim::new(
+                said("the parameter server"),
+                Quantity::of(over_server, ""),
+                ours(steps.over_server()),
+                How::Predicted,
+            )
+            .if_it_differs(format!("{} {why_server}", took("the server", steps.server))),
+        );
+        let is_fitted = results.is_fitted && steps.seed.is_baseline();
+        let how = if is_fitted { How::Fitted } else { How::Predicted };
+        claims.push(
+            Claim::new(said("NCCL"), Quantity::of(over_nccl, ""), ours(steps.over_nccl()), how)
+                .because(format!("{} {why_nccl}", took("NCCL", steps.nccl))),
+        );
+    }
+    claims
+}
+
+/// From where on many trees are the faster ones.
+fn crossings(results: &TreesResults) -> [Claim; 3] {
+    const SAID: &str = "beyond 1 M to 10 M floats many trees do better than one";
+    let range = "from 1 M to 10 M floats on";
+    let claim = |of: &str, from: Option<u64>, why: &str| {
+        let ours = match from {
+            Some(from) if (MILLION..=10 * MILLION).contains(&from) => range.to_owned(),
+            Some(from) => format!("from {} on", millions(from)),
+            None => "at no size".to_owned(),
+        };
+        Claim::new(format!("{of}: {SAID}"), Quantity::words(range), Quantity::words(ours), How::Predicted)
+            .because(why)
+    };
+    let bound = results.best_bound().bound;
+    let one = first_of_many(results.sizes.iter().map(|point| (point.elements, &point.times)));
+    let many = first_of_many(results.many.iter().map(|point| (point.elements, &point.times)));
+    let cheap = "Many trees have eight times the messages of one, and a message is cheap here, because ResNet-50 is what its cost is found \
+                 from. MXNet's engine starts each copy and each sum as an operation.";
+    [
+        claim(
+            "VGG-16 with 4 images (Figure 7a)",
+            Some(bound),
+            &format!(
+                "Of all bounds whose step is within 1 % of the best the largest is {}.",
+                millions(bound)
+            ),
+        ),
+        claim("One push-pull (7b)", one, cheap),
+        claim(&format!("{CALLS} push-pulls (7c)"), many, cheap),
+    ]
+}
+
+/// One push-pull.
+fn alone(results: &TreesResults) -> Claim {
+    let fastest: Vec<bool> = results.sizes.iter().map(results::SizePoint::nccl_is_fastest).collect();
+    let first = fastest.iter().rposition(|is_fastest| !is_fastest).map_or(0, |at| at + 1);
+    let ours = match results.sizes.get(first) {
+        Some(_) if first == 0 => "the fastest".to_owned(),
+        Some(point) => format!("the fastest from {} on", millions(point.elements)),
+        None => "not the fastest".to_owned(),
+    };
+    Claim::new("NCCL is clearly the best for one push-pull alone", Quantity::words("the fastest"), Quantity::words(ours), How::Predicted)
+        .because(
+            "Each of NCCL's hops costs a message here, and a ring of 8 GPUs has 14. In a kernel that runs on all GPUs a hop is cheaper than a copy.",
+        )
+}
+
+/// Many push-pulls.
+fn many_calls(results: &TreesResults) -> Claim {
+    let is_slower = |[_, _, server, nccl]: &[Picoseconds; 4]| nccl > server;
+    let last = results.many.iter().take_while(|point| is_slower(&point.times)).last();
+    let (ours, found) = match last {
+        Some(point) => ("slower for small messages", format!("up to {}", millions(point.elements))),
+        None => ("faster", "at no size".to_owned()),
+    };
+    Claim::new(
+        format!("Of {CALLS} push-pulls in a sequence NCCL is slower than the parameter server for small messages"),
+        Quantity::words("slower for small messages"),
+        Quantity::words(ours),
+        How::Predicted,
+    )
+    .because(format!("Ours is slower {found}. NCCL's operations follow each other, and those of the parameter server are under way together."))
+}
+
+/// The steps of a tree.
+fn rounds(results: &TreesResults) -> Claim {
+    Claim::new(
+        "A reduce over one tree of 8 GPUs takes 3 steps",
+        Quantity::of(3.0, "steps"),
+        Quantity::of(f64::from(results.rounds) / 2.0, "steps"),
+        How::Formula,
+    )
+    .if_it_differs("Half the longest chain of messages of the schedule, which reduces and broadcasts.")
+}
+
+/// What models push.
+fn keys(results: &TreesResults) -> Vec<Claim> {
+    const SMALL: [&str; 2] = ["resnet50", "inception-v3"];
+    let said = |is_small: bool| match is_small {
+        true => "needs over 157 push-pulls on keys that do not exceed 2 M floats",
+        false => "needs fewer than 32 push-pulls on keys that exceed 10 M floats",
+    };
+    let claim = |steps: &ModelSteps| {
+        let PushedKeys { count, largest, above } = steps.keys;
+        let is_small = SMALL.contains(&steps.seed.model);
+        let seed = if is_small { "over 157, at most 2 M" } else { "fewer than 32, above 10 M" };
+        let ours = match is_small {
+            true => format!("{count}, at most {}", millions(largest)),
+            false => format!("{count}, of which {above} are above 10 M"),
+        };
+        let why = match is_small {
+            true => "Counted in the profile of the published model, with a key for each parameter.",
+            false => {
+                "Counted in the profile: only the largest layers exceed 10 M. The others are smaller, and the text reads as if all did."
+            }
+        };
+        Claim::new(
+            format!("{} {}", steps.seed.title, said(is_small)),
+            Quantity::words(seed),
+            Quantity::words(ours),
+            How::Formula,
+        )
+        .because(why)
+    };
+    results.steps.iter().map(claim).collect()
+}
+
+fn charts(results: &TreesResults) -> Vec<Chart> {
+    let across = AxisWords { words: "float32 elements of a key", scale: Scale::Factors, unit: "" };
+    let up = AxisWords { words: "time", scale: Scale::Factors, unit: "s" };
+    let curves = |points: &[(u64, [Picoseconds; 4])]| {
+        let curve = |(place, way): (usize, &PushPullWay)| {
+            Curve::of(
+                way.name(),
+                points.iter().map(|(elements, times)| (*elements as f64, seconds(times[place]))),
+            )
+        };
+        PushPullWay::ALL.iter().enumerate().map(curve).collect()
+    };
+    let one: Vec<_> = results.sizes.iter().map(|point| (point.elements, point.times)).collect();
+    let many: Vec<_> = results.many.iter().map(|point| (point.elements, point.times)).collect();
+    let bounds = results.bounds.iter().map(|point| (point.bound as f64, seconds(point.time)));
+    vec![
+        Chart { title: "One push-pull".to_owned(), across, up, curves: curves(&one), marks: Vec::new() },
+        Chart {
+            title: format!("{CALLS} push-pulls in a sequence"),
+            across,
+            up,
+            curves: curves(&many),
+            marks: Vec::new(),
+        },
+        Chart {
+            title: "A step of VGG-16 by the bound between one tree and many".to_owned(),
+            across: AxisWords { words: "float32 elements above which many trees carry a key", ..across },
+            up: AxisWords { scale: Scale::Even, ..up },
+            curves: vec![Curve::of("trees", bounds)],
+            marks: Vec::new(),
+        },
+    ]
+}
+
+fn seconds(time: Picoseconds) -> f64 {
+    time as f64 / SECOND as f64
+}
+
+/// A number of elements in millions, as the text has them.
+fn millions(elements: u64) -> String {
+    format!("{} M floats", si(elements as f64 / 1e6, ""))
+}
+
+#[cfg(test)]
+mod tests;

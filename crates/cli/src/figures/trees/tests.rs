@@ -1,0 +1,129 @@
+//! The figure `trees` with other inputs, and numbers that are checked by hand.
+
+use super::{
+    machine::{GPUS, NVLINKS, Wires},
+    results::TreesResults,
+    sums::{PushPullWay, TreesSums},
+    *,
+};
+use crate::figures::{figure::Figure, tests::figures};
+use herringbone::core::simulate::SECOND;
+
+/// The figure with these inputs.
+fn trees(args: &[&str]) -> Figure {
+    figures(&[&["--only", "trees"], args].concat()).remove(0)
+}
+
+fn inputs(args: &[&str]) -> TreesInputs {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        inputs: TreesInputs,
+    }
+    <Line as clap::Parser>::try_parse_from([&["trees"], args].concat()).unwrap().inputs
+}
+
+/// All numbers of a figure.
+fn numbers(figure: &Figure) -> Vec<f64> {
+    let points = figure.charts.iter().flat_map(|chart| &chart.curves).flat_map(|curve| &curve.points);
+    let claims = figure.claims.iter().filter_map(|claim| claim.ours.value);
+    points.map(|point| point.at.1).chain(claims).collect()
+}
+
+#[test]
+fn each_option_moves_the_figure_and_is_listed() {
+    // With a cost of messages that is not searched for.
+    let base = ["--trees-message-us", "3"];
+    let usual = trees(&base);
+    for [option, value] in [
+        ["--trees-nvlink", "50"],
+        ["--trees-pcie", "20"],
+        ["--trees-ring-links", "6"],
+        ["--trees-batch", "8"],
+        ["--trees-speed", "1"],
+        ["--trees-bound", "0.5"],
+    ] {
+        let moved = trees(&[base[0], base[1], option, value]);
+        assert_ne!(numbers(&usual), numbers(&moved), "{option}");
+        let listed =
+            moved.inputs.iter().find(|input| input.option == option).map(|input| input.value.as_str());
+        assert_eq!(listed, Some(value), "{option}");
+    }
+    let dearer = trees(&["--trees-message-us", "9"]);
+    assert_ne!(numbers(&usual), numbers(&dearer));
+    assert!(usual.fitted.is_none() && usual.claims.iter().all(|claim| claim.how != How::Fitted));
+}
+
+#[test]
+fn the_constant_brings_resnet_to_its_number_and_one_that_cannot_says_so() {
+    let figure = trees(&[]);
+    let fitted: Vec<_> = figure.claims.iter().filter(|claim| claim.how == How::Fitted).collect();
+    let [only] = fitted[..] else { panic!("{fitted:?}") };
+    assert!(only.said.contains("ResNet-50") && only.ours.value == Some(FITTED_TO), "{only:?}");
+    assert!(figure.claims.iter().filter(|claim| claim.said.starts_with("Table 1")).count() == 8);
+    // Sums are hidden in so long a step.
+    let unreached = trees(&["--trees-batch", "4096"]).fitted.unwrap();
+    assert!(unreached.to.contains("as near to 1.33 as any cost brings it"), "{}", unreached.to);
+}
+
+/// 100 MB between GPUs 0 and others, with messages that cost nothing.
+#[test]
+fn times_of_one_key_are_those_of_its_busiest_link() {
+    let inputs = inputs(&[]);
+    let mut sums = TreesSums::new(&inputs, 0).unwrap();
+    let bytes = 100_000_000;
+    let mut seconds = |way| sums.cost(way, bytes).unwrap().time as f64 / SECOND as f64;
+    let near = |ours: f64, by_hand: f64| (ours / by_hand - 1.0).abs() < 0.15;
+    // Two NVLinks of 25 GB/s, 7/8 of the key in either half.
+    assert!(near(seconds(PushPullWay::Nccl), 1.75 * 0.1 / 50.0), "{}", seconds(PushPullWay::Nccl));
+    // Three copies through 10 GB/s, up and down.
+    assert!(near(seconds(PushPullWay::Server), 2.0 * 0.3 / 10.0), "{}", seconds(PushPullWay::Server));
+    // One copy over one NVLink, up and down.
+    assert!(near(seconds(PushPullWay::SingleTree), 2.0 * 0.1 / 25.0), "{}", seconds(PushPullWay::SingleTree));
+    assert!(seconds(PushPullWay::ManyTrees) < seconds(PushPullWay::SingleTree));
+}
+
+/// What a key of a server that changes shares is a mean over places that are alike, so the machine has to look the same from each GPU.
+#[test]
+fn the_machine_looks_alike_from_each_gpu() {
+    let wires = Wires::of_machine(&inputs(&[])).unwrap();
+    let switches = wires.switches.as_ref().unwrap();
+    assert_eq!(switches.of_rank, [0, 0, 1, 1, 2, 2, 3, 3]);
+    let from = |gpu: usize| {
+        let others = || (0..GPUS as usize).filter(move |other| *other != gpu);
+        let mut rates: Vec<u32> = others().map(|other| wires.links.speed(gpu, other) as u32).collect();
+        rates.sort_unstable();
+        let far = others().filter(|other| wires.links.speed(gpu, *other) == 0.0);
+        let mut behind: Vec<usize> = far.map(|other| switches.of_rank[other]).collect();
+        behind.dedup();
+        (rates, behind.len())
+    };
+    assert_eq!(from(0).0, [0, 0, 0, 25, 25, 50, 50]);
+    for gpu in 1..GPUS as usize {
+        assert_eq!(from(gpu), from(0), "GPU {gpu}");
+    }
+}
+
+#[test]
+fn a_ring_leads_through_all_gpus_over_two_nvlinks_each() {
+    let ring = [0, 3, 2, 1, 5, 6, 7, 4];
+    let next = ring.iter().skip(1).chain(&ring[..1]);
+    assert!(ring.iter().zip(next).all(|(from, to): (&usize, &usize)| NVLINKS[*from][*to] == 2));
+}
+
+#[test]
+fn keys_are_those_of_the_published_models() {
+    let results = TreesResults::of(&inputs(&["--trees-message-us", "3"])).unwrap();
+    let keys: Vec<_> = results.steps.iter().map(|steps| (steps.seed.title, steps.keys)).collect();
+    let of = |count, largest, above| PushedKeys { count, largest, above };
+    assert_eq!(
+        keys,
+        [
+            ("ResNet-50", of(161, 512 * 512 * 9, 0)),
+            ("VGG-16", of(32, 512 * 7 * 7 * 4096, 2)),
+            ("Inception-v3", of(292, 320 * 3 * 1280 * 2, 0)),
+            ("AlexNet", of(16, 256 * 6 * 6 * 4096, 2)),
+        ]
+    );
+    assert_eq!(results.rounds, 6);
+}
