@@ -10,7 +10,7 @@ pub(super) use inputs::FairringInputs;
 use super::figure::{AxisWords, Chart, Curve, Figure, Fitted, Mark, Quantity};
 use crate::{chart::Scale, failure::Failure};
 use herringbone::core::simulate::{Picoseconds, SECOND};
-use results::{Both, FairringPoint, FairringResults, GPUS};
+use results::{Both, FairringPoint, FairringResults};
 
 /// The figure.
 ///
@@ -40,7 +40,10 @@ fn charts(inputs: &FairringInputs, results: &FairringResults) -> Vec<Chart> {
     let gpus = AxisWords { words: "GPUs", scale: Scale::Factors, unit: "" };
     let time = AxisWords { words: "time", scale: Scale::Even, unit: "s" };
     let efficiency = |name: &str, of: fn(Both<f64>) -> f64| {
-        Curve::of(name, GPUS.iter().map(|gpus| (f64::from(*gpus), 100.0 * of(results.efficiency(*gpus)))))
+        Curve::of(
+            name,
+            inputs.all_gpus().iter().map(|gpus| (f64::from(*gpus), 100.0 * of(results.efficiency(*gpus)))),
+        )
     };
     let both = |points: &[FairringPoint]| {
         let curve = |name: &str, of: fn(Both<Picoseconds>) -> Picoseconds| {

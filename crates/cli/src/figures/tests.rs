@@ -23,7 +23,7 @@ struct Moved {
     others: &'static [(&'static str, &'static str)],
 }
 
-const MOVED: [Moved; 2] = [
+const MOVED: [Moved; 4] = [
     Moved {
         name: "vertex",
         soon: &[
@@ -43,6 +43,35 @@ const MOVED: [Moved; 2] = [
             ("--vertex-batch", "256"),
             ("--vertex-diagram-workers", "5"),
             ("--vertex-diagram-reducers", "4"),
+        ],
+    },
+    Moved {
+        name: "trees",
+        soon: &["--trees-message-us=3"],
+        others: &[
+            ("--trees-nvlink", "50"),
+            ("--trees-pcie", "20"),
+            ("--trees-ring-links", "6"),
+            ("--trees-message-us", "9"),
+            ("--trees-batch", "8"),
+            ("--trees-speed", "1"),
+            ("--trees-bound", "0.5"),
+        ],
+    },
+    Moved {
+        name: "fairring",
+        soon: &["--fairring-message-us=2", "--fairring-most-gpus=64"],
+        others: &[
+            ("--fairring-gpus", "4"),
+            ("--fairring-most-gpus", "128"),
+            ("--fairring-gbps", "100"),
+            ("--fairring-nvlink", "50"),
+            ("--fairring-message-us", "20"),
+            ("--fairring-rate", "5e13"),
+            ("--fairring-batch", "3"),
+            ("--fairring-slice-mib", "12"),
+            ("--fairring-staging-mib", "25"),
+            ("--fairring-buckets", "16"),
         ],
     },
     Moved {

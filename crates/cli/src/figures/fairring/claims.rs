@@ -7,7 +7,7 @@ use super::{
     },
     inputs::FairringInputs,
     machines::rails,
-    results::{EFFICIENCY, FairringPoint, FairringResults, GPUS, at},
+    results::{BENCHED, EFFICIENCY, FairringPoint, FairringResults, at},
 };
 use crate::{failure::Failure, layout};
 use herringbone::{
@@ -32,7 +32,7 @@ const ALIKE: &str = "A message costs both libraries the same here. What a transf
 pub(super) fn claims(inputs: &FairringInputs, results: &FairringResults) -> Result<Vec<Claim>, Failure> {
     let mut claims = counted(inputs)?;
     claims.extend(training(results));
-    claims.extend(single(results));
+    claims.extend(single(inputs, results));
     claims.extend(parallel(inputs, results));
     claims.extend(scaling(results));
     Ok(claims)
@@ -53,9 +53,8 @@ pub(super) fn fitted_to(results: &FairringResults) -> String {
 
 /// Counted in schedules.
 fn counted(inputs: &FairringInputs) -> Result<Vec<Claim>, Failure> {
-    let all = GPUS.map(|gpus| cost(inputs, gpus, &rails(inputs.gpus, gpus / inputs.gpus)));
-    let [_, few, .., many] = all;
-    let (few, many) = (few?, many?);
+    let rails = |gpus| cost(inputs, gpus, &rails(inputs.gpus, gpus / inputs.gpus));
+    let (few, many) = (rails(16)?, rails(inputs.most_gpus)?);
     let inside = 2.0 * f64::from(inputs.gpus - 1) / f64::from(inputs.gpus);
     let outside = |cost: &Cost| f64::from(cost.worker.sent.count()) / f64::from(cost.chunks) - inside;
     let ring = cost(inputs, 64, "ring")?.rounds;
@@ -74,7 +73,7 @@ fn counted(inputs: &FairringInputs) -> Result<Vec<Claim>, Failure> {
             Quantity::words(if few.rounds == many.rounds { "constant" } else { "not constant" }),
             How::Formula,
         )
-        .because(format!("{} rounds on 16 GPUs, {} on 256.", few.rounds, many.rounds)),
+        .because(format!("{} rounds on 16 GPUs, {} on {}.", few.rounds, many.rounds, inputs.most_gpus)),
         Claim::new(
             "What each GPU sends is constant as machines are added",
             Quantity::words("constant"),
@@ -114,30 +113,47 @@ fn words(gain: f64) -> String {
     if gain >= 0.0 { format!("{percent:.1} % faster") } else { format!("{:.1} % slower", -percent) }
 }
 
-/// A claim that Fairring is slower in all of these places, which have names.
-fn slower(said: &str, points: &[FairringPoint], places: &[u32], why: &str) -> Claim {
-    let all: Vec<f64> = places.iter().map(|place| gain(points, *place)).collect();
-    let ours = match (all.iter().all(|gain| *gain < 0.0), all.iter().any(|gain| *gain < 0.0)) {
-        (true, _) => "slower",
-        (false, true) => "slower, but not everywhere",
-        _ => "faster",
+/// Those of these numbers of GPUs that a curve has, with how much faster Fairring is there.
+fn gains(points: &[FairringPoint], gpus: &[u32]) -> Vec<GainAt> {
+    let found = points.iter().filter(|point| gpus.contains(&point.at));
+    found.map(|point| GainAt { gpus: point.at, gain: point.time.gain() }).collect()
+}
+
+/// By how much Fairring is faster on so many GPUs.
+struct GainAt {
+    gpus: u32,
+    gain: f64,
+}
+
+/// The gains in words.
+fn listed(gains: &[GainAt]) -> String {
+    let one = |GainAt { gpus, gain }: &GainAt| format!("{} on {gpus} GPUs", words(*gain));
+    gains.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// A claim that Fairring is slower on each of these GPUs; nothing if the curve has none of them.
+fn slower(said: &str, points: &[FairringPoint], gpus: &[u32], why: &str) -> Option<Claim> {
+    let found = gains(points, gpus);
+    let slower = found.iter().filter(|at| at.gain < 0.0).count();
+    let ours = match slower {
+        0 => "faster",
+        all if all == found.len() => "slower",
+        _ => "slower, but not everywhere",
     };
-    let of = |(gain, place): (&f64, &u32)| format!("{} on {place} GPUs", words(*gain));
-    let found = all.iter().zip(places).map(of).collect::<Vec<_>>().join(", ");
-    Claim::new(said, Quantity::words("slower"), Quantity::words(ours), How::Predicted)
-        .because(format!("Ours is {found}. {why}"))
+    let claim = Claim::new(said, Quantity::words("slower"), Quantity::words(ours), How::Predicted);
+    (!found.is_empty()).then(|| claim.because(format!("Ours is {}. {why}", listed(&found))))
 }
 
 /// The training from end to end.
 fn training(results: &FairringResults) -> Vec<Claim> {
     let efficiency = |gpus| results.efficiency(gpus);
-    let best = GPUS[1..].iter().map(|gpus| efficiency(*gpus).nccl).fold(0.0, f64::max);
+    let best = results.steps[1..].iter().map(|point| efficiency(point.at).nccl).fold(0.0, f64::max);
     let how = if results.is_fitted { How::Fitted } else { How::Predicted };
     let predicted = |said: &str, seed, ours| {
         Claim::new(said, percent(seed), percent(ours), How::Predicted).if_it_differs(ONE_BY_ONE)
     };
     let steps = &results.steps;
-    vec![
+    let numbers = [
         Claim::new(
             "NCCL's highest scaling efficiency is 68 %, at 16 GPUs",
             percent(EFFICIENCY),
@@ -159,6 +175,8 @@ fn training(results: &FairringResults) -> Vec<Claim> {
             0.72 / 1.4282,
             efficiency(64).nccl,
         ),
+    ];
+    let words = [
         slower("Fairring underperforms NCCL on 8 to 16 GPUs", steps, &[8, 16], ALIKE),
         slower(
             "Past 128 GPUs Fairring fails to scale like NCCL",
@@ -166,12 +184,15 @@ fn training(results: &FairringResults) -> Vec<Claim> {
             &[128, 256],
             "Shards become small, and what messages cost outweighs their bytes. NCCL's ring slows down as well, until its trees are faster.",
         ),
-    ]
+    ];
+    numbers.into_iter().chain(words.into_iter().flatten()).collect()
 }
 
 /// One tensor on 8 machines.
-fn single(results: &FairringResults) -> Vec<Claim> {
+fn single(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
     let (until, first) = results.sides();
+    let (machines, gpus) = (f64::from(BENCHED), f64::from(BENCHED * inputs.gpus));
+    let of_bytes = (1.0 - 1.0 / gpus) / (1.0 - 1.0 / machines) - 1.0;
     let mib = |mib: Option<u32>| {
         mib.map_or_else(|| Quantity::words("at no size"), |mib| Quantity::of(f64::from(mib), "MiB"))
     };
@@ -182,7 +203,8 @@ fn single(results: &FairringResults) -> Vec<Claim> {
             .if_it_differs("The text has no sizes between 6 and 25 MiB. Ours is the least size from which on Fairring stays faster."),
         Claim::new("At 100 MiB Fairring is 43 % faster", percent(0.43), percent(gain(&results.sizes, 100)), How::Predicted)
             .if_it_differs(format!(
-                "By bytes alone it gains 12.5 %: 2(M-1)/M K through a machine's cards, and 2(N-1)/N K in the ring. {ONE_BY_ONE}"
+                "By bytes alone it gains {:.1} %: 2(M-1)/M K go through a machine's cards, and 2(N-1)/N K in the ring. {ONE_BY_ONE}",
+                100.0 * of_bytes
             )),
     ]
 }
@@ -190,6 +212,7 @@ fn single(results: &FairringResults) -> Vec<Claim> {
 /// Slices in flight.
 fn parallel(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
     let FairringInputs { buckets, slice_mib, .. } = inputs;
+    let gpus = BENCHED * inputs.gpus;
     vec![
         Claim::new(
             format!("Of {buckets} buckets of {slice_mib} MiB 4 in flight, or slightly more, are the sweet spot"),
@@ -202,44 +225,52 @@ fn parallel(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
              one hides nothing; with cheaper messages it does.",
         ),
         Claim::new("There Fairring is around 50 % faster than NCCL", percent(0.5), percent(gain(&results.in_flight, 4)), How::Predicted)
-            .if_it_differs("Our ring of 64 GPUs pays for a message in each of 126 rounds, which at 25 MiB outweigh the bytes."),
+            .if_it_differs(format!("Our ring of {gpus} GPUs pays for a message in each of {} rounds, which outweigh the bytes.", 2 * (gpus - 1))),
     ]
 }
 
 /// Numbers of machines.
 fn scaling(results: &FairringResults) -> Vec<Claim> {
-    let scaling = &results.scaling;
-    let peak = GPUS.iter().max_by(|one, other| gain(scaling, **one).total_cmp(&gain(scaling, **other)));
-    let peak = *peak.expect("there are numbers of GPUs");
-    let large = [64, 128, 256].map(|gpus| gain(&results.grown, gpus));
-    let is_ahead = large.iter().all(|gain| *gain > 0.0);
-    let [of_64, of_128, of_256] = large.map(words);
-    vec![
+    let all: Vec<u32> = results.scaling.iter().map(|point| point.at).collect();
+    let all = gains(&results.scaling, &all);
+    let peak =
+        all.iter().max_by(|one, other| one.gain.total_cmp(&other.gain)).expect("there are numbers of GPUs");
+    let large = gains(&results.grown, &[64, 128, 256]);
+    let is_ahead = large.iter().all(|at| at.gain > 0.0);
+    let claims = [
         slower(
             "On a single machine, of 8 GPUs, Fairring is slower",
-            scaling,
+            &results.scaling,
             &[8],
-            "Ours leaves out that Fairring sends gradients to its own server even there, and copies them into staging memory.",
+            "It leaves out that Fairring sends gradients to its own server even there, and copies them into staging memory.",
         ),
-        Claim::new(
-            "At its peak Fairring is 2 times as fast as NCCL",
-            Quantity::of(2.0, "times"),
-            Quantity::of(1.0 + gain(scaling, peak), "times"),
-            How::Predicted,
-        )
-        .if_it_differs(format!("Ours is at its peak on {peak} GPUs. {ALIKE}")),
+        Some(
+            Claim::new(
+                "At its peak Fairring is 2 times as fast as NCCL",
+                Quantity::of(2.0, "times"),
+                Quantity::of(1.0 + peak.gain, "times"),
+                How::Predicted,
+            )
+            .if_it_differs(format!("Ours is at its peak on {} GPUs. {ALIKE}", peak.gpus)),
+        ),
         slower(
             "Fairring's performance declines and is worse than NCCL's for 256 GPUs",
-            scaling,
+            &results.scaling,
             &[256],
-            "It declines here, too, from its peak. But a message costs NCCL's trees as much, and with so many GPUs they are what NCCL sums by.",
+            &format!(
+                "At its peak it is {}. A message costs NCCL's trees as much, and of so many GPUs NCCL sums by trees.",
+                words(peak.gain)
+            ),
         ),
-        Claim::new(
-            "Buckets of 25 MiB on 8 machines, 50 on 16 and 100 on 32 keep Fairring ahead at large scales",
-            Quantity::words("ahead"),
-            Quantity::words(if is_ahead { "ahead" } else { "not ahead" }),
-            How::Predicted,
-        )
-        .because(format!("Ours is {of_64} on 64 GPUs, {of_128} on 128 and {of_256} on 256.")),
-    ]
+        Some(
+            Claim::new(
+                "Buckets of 25 MiB on 8 machines, 50 on 16 and 100 on 32 keep Fairring ahead at large scales",
+                Quantity::words("ahead"),
+                Quantity::words(if is_ahead { "ahead" } else { "not ahead" }),
+                How::Predicted,
+            )
+            .because(format!("Ours is {}.", listed(&large))),
+        ),
+    ];
+    claims.into_iter().flatten().collect()
 }

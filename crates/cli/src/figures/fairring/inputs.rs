@@ -7,6 +7,9 @@ use crate::{
     training::{self, TrainedStep, WorkerChoice},
 };
 
+/// The GPUs whose speed with NCCL is an efficiency of 1, and of which machines have a divisor.
+pub(super) const FEWEST: u32 = 8;
+
 /// The machines and the job of Fairring's article.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "Inputs of the figure fairring")]
@@ -14,6 +17,9 @@ pub(crate) struct FairringInputs {
     /// GPUs of a machine: 1, 2, 4 or 8
     #[arg(id = "fairring-gpus", long = "fairring-gpus", default_value_t = 8, value_name = "D", value_parser = per_machine)]
     pub(super) gpus: u32,
+    /// GPUs up to which machines are added: 64, 128, 256, 512 or 1024
+    #[arg(id = "fairring-most-gpus", long = "fairring-most-gpus", default_value_t = 256, value_name = "N", value_parser = most_gpus)]
+    pub(super) most_gpus: u32,
     /// Gbit/s of all InfiniBand cards of a machine together
     #[arg(id = "fairring-gbps", long = "fairring-gbps", default_value_t = 400.0, value_name = "G", value_parser = above_zero(1e5))]
     pub(super) gbps: f64,
@@ -41,6 +47,13 @@ pub(crate) struct FairringInputs {
 }
 
 impl FairringInputs {
+    /// Numbers of GPUs, whole machines all of them.
+    pub(super) fn all_gpus(&self) -> Vec<u32> {
+        std::iter::successors(Some(FEWEST), |gpus| Some(2 * gpus))
+            .take_while(|gpus| *gpus <= self.most_gpus)
+            .collect()
+    }
+
     /// The model of 1.37 B parameters, on one GPU.
     pub(super) fn trained(&self) -> Result<TrainedStep, Failure> {
         let choice = WorkerChoice { rate: Some(self.rate), batch: Some(self.batch), cap: None };
@@ -52,6 +65,7 @@ impl FairringInputs {
     pub(super) fn listed(&self) -> Vec<FigureInput> {
         let mut listed = vec![
             FigureInput::of("--fairring-gpus", self.gpus),
+            FigureInput::of("--fairring-most-gpus", self.most_gpus),
             FigureInput::of("--fairring-gbps", self.gbps),
             FigureInput::of("--fairring-nvlink", self.nvlink),
         ];
@@ -81,4 +95,10 @@ impl FairringInputs {
 fn per_machine(text: &str) -> Result<u32, String> {
     let found = text.parse().ok().filter(|gpus| [1, 2, 4, 8].contains(gpus));
     found.ok_or_else(|| "write 1, 2, 4 or 8".to_owned())
+}
+
+/// A number of GPUs up to which the article's comparisons at 32 and 64 GPUs are part of the figure.
+fn most_gpus(text: &str) -> Result<u32, String> {
+    let found = text.parse().ok().filter(|gpus| [64, 128, 256, 512, 1024].contains(gpus));
+    found.ok_or_else(|| "write 64, 128, 256, 512 or 1024".to_owned())
 }

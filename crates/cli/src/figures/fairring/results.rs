@@ -2,7 +2,7 @@
 
 use super::{
     super::fitted,
-    inputs::FairringInputs,
+    inputs::{FEWEST, FairringInputs},
     machines::{FairringSums, Library, SliceStaging, machines},
 };
 use crate::failure::Failure;
@@ -14,11 +14,8 @@ pub(super) const EFFICIENCY: f64 = 0.68;
 const TENTH: Picoseconds = SECOND / 10_000_000;
 /// The most that it may be, in tenths.
 const MOST_TENTHS: u64 = 5_000;
-/// Numbers of GPUs, whole machines all of them.
-pub(super) const GPUS: [u32; 6] = [8, 16, 32, 64, 128, 256];
-/// The GPUs whose speed with NCCL is an efficiency of 1, and those of the baseline.
-const FEWEST: u32 = GPUS[0];
-const BASELINE: u32 = GPUS[1];
+/// The GPUs of the baseline.
+const BASELINE: u32 = 16;
 /// Machines of the microbenchmarks of one size.
 pub(super) const BENCHED: u32 = 8;
 /// MiB of single tensors.
@@ -89,8 +86,8 @@ impl FairringResults {
         let machines = machines(inputs, message);
         let kind = trained.buckets.first().map_or(0, |bucket| bucket.kind);
         let mut sums = FairringSums::new(&machines, kind);
-        let staging = inputs.staging();
-        let steps = points(&GPUS, |at, library| {
+        let (staging, gpus) = (inputs.staging(), inputs.all_gpus());
+        let steps = points(&gpus, |at, library| {
             Ok(sums.step(library, at / inputs.gpus, &trained.step, &trained.buckets, staging)?.total)
         })?;
         let sizes =
@@ -105,8 +102,8 @@ impl FairringResults {
             let staging = SliceStaging { slice, in_flight: ENDLESS };
             sums.together(library, at / inputs.gpus, slice, inputs.buckets, staging)
         };
-        let scaling = points(&GPUS, |at, library| grown_by(at, library, 1))?;
-        let grown = points(&GPUS, |at, library| grown_by(at, library, times_grown(at / inputs.gpus)))?;
+        let scaling = points(&gpus, |at, library| grown_by(at, library, 1))?;
+        let grown = points(&gpus, |at, library| grown_by(at, library, times_grown(at / inputs.gpus)))?;
         let is_fitted = inputs.message_us.is_none();
         Ok(Self { message, is_fitted, steps, sizes, in_flight, scaling, grown })
     }

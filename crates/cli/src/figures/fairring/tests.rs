@@ -23,43 +23,6 @@ fn inputs(args: &[&str]) -> FairringInputs {
     <Line as clap::Parser>::try_parse_from([&["fairring"], args].concat()).unwrap().inputs
 }
 
-/// What of the figure depends on an option, without most of its simulations: 8 and 16 GPUs, one tensor.
-fn sample(args: &[&str]) -> Vec<Picoseconds> {
-    let inputs = inputs(args);
-    let (trained, staging) = (inputs.trained().unwrap(), inputs.staging());
-    let message = (inputs.message_us.unwrap_or(2.0) * 1e6) as Picoseconds;
-    let machines = machines(&inputs, message);
-    let mut sums = FairringSums::new(&machines, trained.buckets[0].kind);
-    let mut found = Vec::new();
-    for library in [Library::Nccl, Library::Fairring] {
-        let two = 16 / inputs.gpus;
-        found.push(sums.step(library, two, &trained.step, &trained.buckets, staging).unwrap().total);
-        found.push(sums.together(library, two, inputs.slice(), inputs.buckets, staging).unwrap());
-    }
-    found
-}
-
-#[test]
-fn each_option_moves_the_figure_and_is_listed() {
-    let usual = sample(&[]);
-    for [option, value] in [
-        ["--fairring-gpus", "4"],
-        ["--fairring-gbps", "100"],
-        ["--fairring-nvlink", "50"],
-        ["--fairring-message-us", "20"],
-        ["--fairring-rate", "50000000000000"],
-        ["--fairring-batch", "3"],
-        ["--fairring-slice-mib", "12"],
-        ["--fairring-staging-mib", "25"],
-        ["--fairring-buckets", "16"],
-    ] {
-        assert_ne!(usual, sample(&[option, value]), "{option}");
-        let listed = inputs(&[option, value]).listed();
-        let listed = listed.iter().find(|input| input.option == option).map(|input| input.value.as_str());
-        assert_eq!(listed, Some(value), "{option}");
-    }
-}
-
 #[test]
 fn gpus_of_a_machine_divide_eight() {
     #[derive(clap::Parser)]

@@ -23,37 +23,6 @@ fn inputs(args: &[&str]) -> TreesInputs {
     <Line as clap::Parser>::try_parse_from([&["trees"], args].concat()).unwrap().inputs
 }
 
-/// All numbers of a figure.
-fn numbers(figure: &Figure) -> Vec<f64> {
-    let points = figure.charts.iter().flat_map(|chart| &chart.curves).flat_map(|curve| &curve.points);
-    let claims = figure.claims.iter().filter_map(|claim| claim.ours.value);
-    points.map(|point| point.at.1).chain(claims).collect()
-}
-
-#[test]
-fn each_option_moves_the_figure_and_is_listed() {
-    // With a cost of messages that is not searched for.
-    let base = ["--trees-message-us", "3"];
-    let usual = trees(&base);
-    for [option, value] in [
-        ["--trees-nvlink", "50"],
-        ["--trees-pcie", "20"],
-        ["--trees-ring-links", "6"],
-        ["--trees-batch", "8"],
-        ["--trees-speed", "1"],
-        ["--trees-bound", "0.5"],
-    ] {
-        let moved = trees(&[base[0], base[1], option, value]);
-        assert_ne!(numbers(&usual), numbers(&moved), "{option}");
-        let listed =
-            moved.inputs.iter().find(|input| input.option == option).map(|input| input.value.as_str());
-        assert_eq!(listed, Some(value), "{option}");
-    }
-    let dearer = trees(&["--trees-message-us", "9"]);
-    assert_ne!(numbers(&usual), numbers(&dearer));
-    assert!(usual.fitted.is_none() && usual.claims.iter().all(|claim| claim.how != How::Fitted));
-}
-
 #[test]
 fn the_constant_brings_resnet_to_its_number_and_one_that_cannot_says_so() {
     let figure = trees(&[]);
