@@ -23,7 +23,7 @@ const LATENCY: Picoseconds = 2 * SECOND / 1_000_000;
 const COARSE: usize = 1 << 30;
 /// SliceStaging memory of the engine, which is no limit here.
 const STAGED: usize = 1 << 40;
-/// More than the largest simulation of the default inputs has.
+/// More than any simulation of the figure has with whole slices.
 const MOST_MESSAGES: u64 = 4_000_000;
 
 /// What sums gradients.
@@ -92,7 +92,7 @@ impl<'a> FairringSums<'a> {
     /// What the sum of so many bytes costs on so many machines.
     ///
     /// # Errors
-    /// If a schedule has no form for as many GPUs.
+    /// If a schedule has no form for as many GPUs, or too many messages.
     pub(super) fn cost(
         &mut self,
         library: Library,
@@ -121,6 +121,9 @@ impl<'a> FairringSums<'a> {
         }
         let bucket = Bucket { kind: self.kind, bytes: bytes.div_ceil(F32) * F32, ready: 0 };
         let found = self.costs.of(&way, Codec::Plain, workers, &[bucket])?.map_err(refused)?;
+        if found.has_prices {
+            return Err(refused("there are too many messages to simulate".to_owned()));
+        }
         Ok(found.buckets[0])
     }
 

@@ -3,6 +3,7 @@
 use super::{
     super::fitted,
     inputs::TreesInputs,
+    machine::MEMORY,
     sums::{F32, KeyStore, PushPullWay, TreesSums},
 };
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
     training::{self, TrainedStep, WorkerChoice},
 };
 use herringbone::core::{
-    simulate::{Picoseconds, SECOND},
+    simulate::{Picoseconds, SECOND, duration},
     training::{Bucket, TrainingStep},
 };
 
@@ -138,6 +139,11 @@ impl ModelSteps {
         self.server as f64 / self.trees as f64
     }
 
+    /// What two copies of all keys in a GPU's memory take, as a fraction of the step with trees.
+    pub(super) fn copied(&self) -> f64 {
+        duration(2 * self.keys.bytes, MEMORY / 2) as f64 / self.trees as f64
+    }
+
     /// How many times as fast as with NCCL.
     pub(super) fn over_nccl(&self) -> f64 {
         self.nccl as f64 / self.trees as f64
@@ -152,6 +158,8 @@ pub(super) struct PushedKeys {
     pub(super) largest: u64,
     /// How many have more elements than [`LARGE`].
     pub(super) above: usize,
+    /// The bytes of all.
+    pub(super) bytes: u64,
 }
 
 /// One push-pull.
@@ -274,6 +282,7 @@ fn steps(
         count: keys.len(),
         largest: elements().max().unwrap_or(0),
         above: elements().filter(|elements| *elements > LARGE).count(),
+        bytes: keys.iter().map(|key| key.bytes).sum(),
     };
     Ok(ModelSteps { seed, trees, server, nccl, keys })
 }

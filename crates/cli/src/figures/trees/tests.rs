@@ -84,14 +84,15 @@ fn a_ring_leads_through_all_gpus_over_two_nvlinks_each() {
 fn keys_are_those_of_the_published_models() {
     let results = TreesResults::of(&inputs(&["--trees-message-us", "3"])).unwrap();
     let keys: Vec<_> = results.steps.iter().map(|steps| (steps.seed.title, steps.keys)).collect();
-    let of = |count, largest, above| PushedKeys { count, largest, above };
+    let of =
+        |count, largest, above, parameters: u64| PushedKeys { count, largest, above, bytes: 4 * parameters };
     assert_eq!(
         keys,
         [
-            ("ResNet-50", of(161, 512 * 512 * 9, 0)),
-            ("VGG-16", of(32, 512 * 7 * 7 * 4096, 2)),
-            ("Inception-v3", of(292, 320 * 3 * 1280 * 2, 0)),
-            ("AlexNet", of(16, 256 * 6 * 6 * 4096, 2)),
+            ("ResNet-50", of(161, 512 * 512 * 9, 0, 25_557_032)),
+            ("VGG-16", of(32, 512 * 7 * 7 * 4096, 2, 138_357_544)),
+            ("Inception-v3", of(292, 320 * 3 * 1280 * 2, 0, 27_161_264)),
+            ("AlexNet", of(16, 256 * 6 * 6 * 4096, 2, 61_100_840)),
         ]
     );
     assert_eq!(results.rounds, 6);
