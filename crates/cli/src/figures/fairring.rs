@@ -7,7 +7,7 @@ mod results;
 
 pub(super) use inputs::FairringInputs;
 
-use super::figure::{AxisWords, Chart, Curve, Figure, Fitted, Mark, Quantity};
+use super::figure::{AxisWords, Chart, Curve, Figure, FittedConstant, Mark, Quantity};
 use crate::{chart::Scale, failure::Failure};
 use herringbone::core::simulate::{Picoseconds, SECOND};
 use results::{Both, FairringPoint, FairringResults};
@@ -26,7 +26,7 @@ pub(super) fn figure(inputs: &FairringInputs) -> Result<Figure, Failure> {
                 A step is that of simulate-training for transformer-1.37b, and efficiency is relative to NCCL on 8 GPUs. Messages of the engine have 1 MiB at the most."
             .to_owned(),
         inputs: inputs.listed(),
-        fitted: results.is_fitted.then(|| Fitted {
+        fitted: results.is_fitted.then(|| FittedConstant {
             constant: "what a message between machines costs a GPU at either end".to_owned(),
             value: Quantity::of(1e6 * seconds(results.message), "us"),
             to: claims::fitted_to(&results),

@@ -7,7 +7,7 @@ mod sums;
 
 pub(super) use inputs::TreesInputs;
 
-use super::figure::{AxisWords, Chart, Claim, Curve, Figure, Fitted, How, Quantity};
+use super::figure::{ArticleClaim, AxisWords, Chart, Curve, Figure, FittedConstant, How, Quantity};
 use crate::{
     chart::{Scale, si},
     failure::Failure,
@@ -33,7 +33,7 @@ pub(super) fn figure(inputs: &TreesInputs) -> Result<Figure, Failure> {
         name: "trees",
         title: "Trees that follow the links of a machine",
         source: "\"Single machine All Reduce Topology-aware Communication\", a design proposal of Apache MXNet, 2018",
-        about: "PushedKeys are pushed and pulled on the 8 GPUs of a p3.16xlarge: over our trees in MXNet's mode, to a server whose GPU changes with the key, or \
+        about: "Keys are pushed and pulled on the 8 GPUs of a p3.16xlarge: over our trees in MXNet's mode, to a server whose GPU changes with the key, or \
                 round a ring. A step is that of simulate-training with a key for each parameter."
             .to_owned(),
         inputs: inputs.listed(),
@@ -43,7 +43,7 @@ pub(super) fn figure(inputs: &TreesInputs) -> Result<Figure, Failure> {
     })
 }
 
-fn fitted(results: &TreesResults) -> Fitted {
+fn fitted(results: &TreesResults) -> FittedConstant {
     let found = results.steps[0].over_nccl();
     let to = match (found / FITTED_TO - 1.0).abs() < 0.01 {
         true => format!("ResNet-50 is {FITTED_TO} times as fast with trees as with NCCL"),
@@ -51,7 +51,7 @@ fn fitted(results: &TreesResults) -> Fitted {
             "ResNet-50, {found:.2} times as fast with trees as with NCCL, is as near to {FITTED_TO} as any cost brings it"
         ),
     };
-    Fitted {
+    FittedConstant {
         constant: "what a message costs the GPU that sends it".to_owned(),
         value: Quantity::of(1e6 * seconds(results.message), "us"),
         to,
@@ -59,7 +59,7 @@ fn fitted(results: &TreesResults) -> Fitted {
 }
 
 /// Table 1.
-fn table(results: &TreesResults) -> Vec<Claim> {
+fn table(results: &TreesResults) -> Vec<ArticleClaim> {
     let mut claims = Vec::new();
     for steps in &results.steps {
         let SeedModel { title, over_server, over_nccl, why_server, why_nccl, .. } = *steps.seed;
@@ -73,7 +73,7 @@ fn table(results: &TreesResults) -> Vec<Claim> {
             )
         };
         claims.push(
-            Claim::new(
+            ArticleClaim::new(
                 said("the parameter server"),
                 Quantity::of(over_server, ""),
                 ours(steps.over_server()),
@@ -84,7 +84,7 @@ fn table(results: &TreesResults) -> Vec<Claim> {
         let is_fitted = results.is_fitted && steps.seed.is_baseline();
         let how = if is_fitted { How::Fitted } else { How::Predicted };
         claims.push(
-            Claim::new(said("NCCL"), Quantity::of(over_nccl, ""), ours(steps.over_nccl()), how)
+            ArticleClaim::new(said("NCCL"), Quantity::of(over_nccl, ""), ours(steps.over_nccl()), how)
                 .because(format!("{} {why_nccl}", took("NCCL", steps.nccl))),
         );
     }
@@ -92,7 +92,7 @@ fn table(results: &TreesResults) -> Vec<Claim> {
 }
 
 /// From where on many trees are the faster ones.
-fn crossings(results: &TreesResults) -> [Claim; 3] {
+fn crossings(results: &TreesResults) -> [ArticleClaim; 3] {
     const SAID: &str = "beyond 1 M to 10 M floats many trees do better than one";
     let range = "from 1 M to 10 M floats on";
     let claim = |of: &str, from: Option<u64>, why: &str| {
@@ -101,8 +101,13 @@ fn crossings(results: &TreesResults) -> [Claim; 3] {
             Some(from) => format!("from {} on", millions(from)),
             None => "at no size".to_owned(),
         };
-        Claim::new(format!("{of}: {SAID}"), Quantity::words(range), Quantity::words(ours), How::Predicted)
-            .because(why)
+        ArticleClaim::new(
+            format!("{of}: {SAID}"),
+            Quantity::words(range),
+            Quantity::words(ours),
+            How::Predicted,
+        )
+        .because(why)
     };
     let bound = results.best_bound().bound;
     let one = first_of_many(results.sizes.iter().map(|point| (point.elements, &point.times)));
@@ -124,7 +129,7 @@ fn crossings(results: &TreesResults) -> [Claim; 3] {
 }
 
 /// One push-pull.
-fn alone(results: &TreesResults) -> Claim {
+fn alone(results: &TreesResults) -> ArticleClaim {
     let fastest: Vec<bool> = results.sizes.iter().map(results::SizePoint::nccl_is_fastest).collect();
     let first = fastest.iter().rposition(|is_fastest| !is_fastest).map_or(0, |at| at + 1);
     let ours = match results.sizes.get(first) {
@@ -132,21 +137,21 @@ fn alone(results: &TreesResults) -> Claim {
         Some(point) => format!("the fastest from {} on", millions(point.elements)),
         None => "not the fastest".to_owned(),
     };
-    Claim::new("NCCL is clearly the best for one push-pull alone", Quantity::words("the fastest"), Quantity::words(ours), How::Predicted)
+    ArticleClaim::new("NCCL is clearly the best for one push-pull alone", Quantity::words("the fastest"), Quantity::words(ours), How::Predicted)
         .because(
             "Each of NCCL's hops costs a message here, and a ring of 8 GPUs has 14. In a kernel that runs on all GPUs a hop is cheaper than a copy.",
         )
 }
 
 /// Many push-pulls.
-fn many_calls(results: &TreesResults) -> Claim {
+fn many_calls(results: &TreesResults) -> ArticleClaim {
     let is_slower = |[_, _, server, nccl]: &[Picoseconds; 4]| nccl > server;
     let last = results.many.iter().take_while(|point| is_slower(&point.times)).last();
     let (ours, found) = match last {
         Some(point) => ("slower for small messages", format!("up to {}", millions(point.elements))),
         None => ("faster", "at no size".to_owned()),
     };
-    Claim::new(
+    ArticleClaim::new(
         format!("Of {CALLS} push-pulls in a sequence NCCL is slower than the parameter server for small messages"),
         Quantity::words("slower for small messages"),
         Quantity::words(ours),
@@ -156,8 +161,8 @@ fn many_calls(results: &TreesResults) -> Claim {
 }
 
 /// The steps of a tree.
-fn rounds(results: &TreesResults) -> Claim {
-    Claim::new(
+fn rounds(results: &TreesResults) -> ArticleClaim {
+    ArticleClaim::new(
         "A reduce over one tree of 8 GPUs takes 3 steps",
         Quantity::of(3.0, "steps"),
         Quantity::of(f64::from(results.rounds) / 2.0, "steps"),
@@ -167,10 +172,10 @@ fn rounds(results: &TreesResults) -> Claim {
 }
 
 /// Copies into temporary buffers.
-fn copies(results: &TreesResults) -> Claim {
+fn copies(results: &TreesResults) -> ArticleClaim {
     let parts = || results.steps.iter().map(|steps| 100.0 * steps.copied());
     let (least, most) = (parts().fold(f64::MAX, f64::min), parts().fold(0.0, f64::max));
-    Claim::new(
+    ArticleClaim::new(
         "An extra write in the reduce and one in the broadcast take less than 1 % of the runtime",
         Quantity::words("less than 1 %"),
         Quantity::words(if most < 1.0 { "less than 1 %".to_owned() } else { format!("{least:.1} to {most:.1} %") }),
@@ -180,7 +185,7 @@ fn copies(results: &TreesResults) -> Claim {
 }
 
 /// What models push.
-fn keys(results: &TreesResults) -> Vec<Claim> {
+fn keys(results: &TreesResults) -> Vec<ArticleClaim> {
     const SMALL: [&str; 2] = ["resnet50", "inception-v3"];
     let said = |is_small: bool| match is_small {
         true => "needs over 157 push-pulls on keys that do not exceed 2 M floats",
@@ -200,7 +205,7 @@ fn keys(results: &TreesResults) -> Vec<Claim> {
                 "Counted in the profile: only the largest layers exceed 10 M. The others are smaller, and the text reads as if all did."
             }
         };
-        Claim::new(
+        ArticleClaim::new(
             format!("{} {}", steps.seed.title, said(is_small)),
             Quantity::words(seed),
             Quantity::words(ours),

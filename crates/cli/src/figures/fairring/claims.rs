@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        figure::{Claim, How, Quantity},
+        figure::{ArticleClaim, How, Quantity},
         simulated::unusable,
     },
     inputs::FairringInputs,
@@ -29,7 +29,10 @@ const ALIKE: &str = "A message costs both libraries the same here. What a transf
 ///
 /// # Errors
 /// If a schedule has no form for as many GPUs.
-pub(super) fn claims(inputs: &FairringInputs, results: &FairringResults) -> Result<Vec<Claim>, Failure> {
+pub(super) fn claims(
+    inputs: &FairringInputs,
+    results: &FairringResults,
+) -> Result<Vec<ArticleClaim>, Failure> {
     let mut claims = counted(inputs)?;
     claims.extend(training(results));
     claims.extend(single(inputs, results));
@@ -52,7 +55,7 @@ pub(super) fn fitted_to(results: &FairringResults) -> String {
 }
 
 /// Counted in schedules.
-fn counted(inputs: &FairringInputs) -> Result<Vec<Claim>, Failure> {
+fn counted(inputs: &FairringInputs) -> Result<Vec<ArticleClaim>, Failure> {
     let rails = |gpus| cost(inputs, gpus, &rails(inputs.gpus, gpus / inputs.gpus));
     let (few, many) = (rails(16)?, rails(inputs.most_gpus)?);
     let inside = 2.0 * f64::from(inputs.gpus - 1) / f64::from(inputs.gpus);
@@ -60,21 +63,21 @@ fn counted(inputs: &FairringInputs) -> Result<Vec<Claim>, Failure> {
     let ring = cost(inputs, 64, "ring")?.rounds;
     let bytes = f64::from(inputs.buckets) * inputs.slice() as f64;
     Ok(vec![
-        Claim::new(
+        ArticleClaim::new(
             "A ring needs as many successive rounds as there are GPUs, here 64",
             Quantity::of(64.0, "rounds"),
             Quantity::of(f64::from(ring), "rounds"),
             How::Formula,
         )
         .because("A reduce-scatter and an all-gather take N-1 rounds each, and the text counts in orders."),
-        Claim::new(
+        ArticleClaim::new(
             "The number of steps of Fairring is constant as machines are added",
             Quantity::words("constant"),
             Quantity::words(if few.rounds == many.rounds { "constant" } else { "not constant" }),
             How::Formula,
         )
         .because(format!("{} rounds on 16 GPUs, {} on {}.", few.rounds, many.rounds, inputs.most_gpus)),
-        Claim::new(
+        ArticleClaim::new(
             "What each GPU sends is constant as machines are added",
             Quantity::words("constant"),
             Quantity::words(format!("from {:.3} K to {:.3} K", outside(&few), outside(&many))),
@@ -83,7 +86,7 @@ fn counted(inputs: &FairringInputs) -> Result<Vec<Claim>, Failure> {
         .because(
             "Of K bytes a GPU sends 2(M-1)/M K/D to other machines, because one of M shards stays: twice as much on many machines as on two.",
         ),
-        Claim::new("64 buckets of 25 MiB are 1.6 GB", Quantity::of(1.6, "GB"), Quantity::of(bytes / 1e9, "GB"), How::Formula)
+        ArticleClaim::new("64 buckets of 25 MiB are 1.6 GB", Quantity::of(1.6, "GB"), Quantity::of(bytes / 1e9, "GB"), How::Formula)
             .because("64 times 25 MiB are 1.678 GB, or 1.5625 GiB. Other inputs have other buckets."),
     ])
 }
@@ -132,7 +135,7 @@ fn listed(gains: &[GainAt]) -> String {
 }
 
 /// A claim that Fairring is slower on each of these GPUs; nothing if the curve has none of them.
-fn slower(said: &str, points: &[FairringPoint], gpus: &[u32], why: &str) -> Option<Claim> {
+fn slower(said: &str, points: &[FairringPoint], gpus: &[u32], why: &str) -> Option<ArticleClaim> {
     let found = gains(points, gpus);
     let slower = found.iter().filter(|at| at.gain < 0.0).count();
     let ours = match slower {
@@ -140,21 +143,21 @@ fn slower(said: &str, points: &[FairringPoint], gpus: &[u32], why: &str) -> Opti
         all if all == found.len() => "slower",
         _ => "slower, but not everywhere",
     };
-    let claim = Claim::new(said, Quantity::words("slower"), Quantity::words(ours), How::Predicted);
+    let claim = ArticleClaim::new(said, Quantity::words("slower"), Quantity::words(ours), How::Predicted);
     (!found.is_empty()).then(|| claim.because(format!("Ours is {}. {why}", listed(&found))))
 }
 
 /// The training from end to end.
-fn training(results: &FairringResults) -> Vec<Claim> {
+fn training(results: &FairringResults) -> Vec<ArticleClaim> {
     let efficiency = |gpus| results.efficiency(gpus);
     let best = results.steps[1..].iter().map(|point| efficiency(point.at).nccl).fold(0.0, f64::max);
     let how = if results.is_fitted { How::Fitted } else { How::Predicted };
     let predicted = |said: &str, seed, ours| {
-        Claim::new(said, percent(seed), percent(ours), How::Predicted).if_it_differs(ONE_BY_ONE)
+        ArticleClaim::new(said, percent(seed), percent(ours), How::Predicted).if_it_differs(ONE_BY_ONE)
     };
     let steps = &results.steps;
     let numbers = [
-        Claim::new(
+        ArticleClaim::new(
             "NCCL's highest scaling efficiency is 68 %, at 16 GPUs",
             percent(EFFICIENCY),
             percent(best),
@@ -189,7 +192,7 @@ fn training(results: &FairringResults) -> Vec<Claim> {
 }
 
 /// One tensor on 8 machines.
-fn single(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
+fn single(inputs: &FairringInputs, results: &FairringResults) -> Vec<ArticleClaim> {
     let (until, first) = results.sides();
     let (machines, gpus) = (f64::from(BENCHED), f64::from(BENCHED * inputs.gpus));
     let of_bytes = (1.0 - 1.0 / gpus) / (1.0 - 1.0 / machines) - 1.0;
@@ -197,11 +200,11 @@ fn single(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
         mib.map_or_else(|| Quantity::words("at no size"), |mib| Quantity::of(f64::from(mib), "MiB"))
     };
     vec![
-        Claim::new("On 8 machines NCCL is faster for tensors up to about 6 MiB", mib(Some(6)), mib(until), How::Predicted)
+        ArticleClaim::new("On 8 machines NCCL is faster for tensors up to about 6 MiB", mib(Some(6)), mib(until), How::Predicted)
             .if_it_differs(ALIKE),
-        Claim::new("Fairring is faster for tensors of 25 MiB or more", mib(Some(25)), mib(first), How::Predicted)
+        ArticleClaim::new("Fairring is faster for tensors of 25 MiB or more", mib(Some(25)), mib(first), How::Predicted)
             .if_it_differs("The text has no sizes between 6 and 25 MiB. Ours is the least size from which on Fairring stays faster."),
-        Claim::new("At 100 MiB Fairring is 43 % faster", percent(0.43), percent(gain(&results.sizes, 100)), How::Predicted)
+        ArticleClaim::new("At 100 MiB Fairring is 43 % faster", percent(0.43), percent(gain(&results.sizes, 100)), How::Predicted)
             .if_it_differs(format!(
                 "By bytes alone it gains {:.1} %: 2(M-1)/M K go through a machine's cards, and 2(N-1)/N K in the ring. {ONE_BY_ONE}",
                 100.0 * of_bytes
@@ -210,11 +213,11 @@ fn single(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
 }
 
 /// Slices in flight.
-fn parallel(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
+fn parallel(inputs: &FairringInputs, results: &FairringResults) -> Vec<ArticleClaim> {
     let FairringInputs { buckets, slice_mib, .. } = inputs;
     let gpus = BENCHED * inputs.gpus;
     vec![
-        Claim::new(
+        ArticleClaim::new(
             format!("Of {buckets} buckets of {slice_mib} MiB 4 in flight, or slightly more, are the sweet spot"),
             Quantity::of(4.0, "in flight"),
             Quantity::of(f64::from(results.best_in_flight()), "in flight"),
@@ -224,13 +227,13 @@ fn parallel(inputs: &FairringInputs, results: &FairringResults) -> Vec<Claim> {
             "Ours are the fewest within 5 % of the best. The thread of a GPU is busy with the messages of one slice all the time, so a second \
              one hides nothing; with cheaper messages it does.",
         ),
-        Claim::new("There Fairring is around 50 % faster than NCCL", percent(0.5), percent(gain(&results.in_flight, 4)), How::Predicted)
+        ArticleClaim::new("There Fairring is around 50 % faster than NCCL", percent(0.5), percent(gain(&results.in_flight, 4)), How::Predicted)
             .if_it_differs(format!("Our ring of {gpus} GPUs pays for a message in each of {} rounds, which outweigh the bytes.", 2 * (gpus - 1))),
     ]
 }
 
 /// Numbers of machines.
-fn scaling(results: &FairringResults) -> Vec<Claim> {
+fn scaling(results: &FairringResults) -> Vec<ArticleClaim> {
     let all: Vec<u32> = results.scaling.iter().map(|point| point.at).collect();
     let all = gains(&results.scaling, &all);
     let peak =
@@ -245,7 +248,7 @@ fn scaling(results: &FairringResults) -> Vec<Claim> {
             "It leaves out that Fairring sends gradients to its own server even there, and copies them into staging memory.",
         ),
         Some(
-            Claim::new(
+            ArticleClaim::new(
                 "At its peak Fairring is 2 times as fast as NCCL",
                 Quantity::of(2.0, "times"),
                 Quantity::of(1.0 + peak.gain, "times"),
@@ -263,7 +266,7 @@ fn scaling(results: &FairringResults) -> Vec<Claim> {
             ),
         ),
         Some(
-            Claim::new(
+            ArticleClaim::new(
                 "Buckets of 25 MiB on 8 machines, 50 on 16 and 100 on 32 keep Fairring ahead at large scales",
                 Quantity::words("ahead"),
                 Quantity::words(if is_ahead { "ahead" } else { "not ahead" }),

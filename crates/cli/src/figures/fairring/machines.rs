@@ -21,7 +21,7 @@ const MEMORY: u64 = 900_000_000_000;
 const LATENCY: Picoseconds = 2 * SECOND / 1_000_000;
 /// Cut as coarsely as the engine cuts, because a slice of Fairring goes from stage to stage as a whole.
 const COARSE: usize = 1 << 30;
-/// SliceStaging memory of the engine, which is no limit here.
+/// Staging memory of the engine, which is no limit here.
 const STAGED: usize = 1 << 40;
 /// More than any simulation of the figure has with whole slices.
 const MOST_MESSAGES: u64 = 4_000_000;
