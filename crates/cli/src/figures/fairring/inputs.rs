@@ -62,7 +62,7 @@ impl FairringInputs {
     }
 
     /// All that are used, in the order of the options.
-    pub(super) fn listed(&self) -> Vec<FigureInput> {
+    pub(crate) fn listed(&self) -> Vec<FigureInput> {
         let mut listed = vec![
             FigureInput::of("--fairring-gpus", self.gpus),
             FigureInput::of("--fairring-most-gpus", self.most_gpus),

@@ -32,7 +32,7 @@ pub(crate) struct TreesInputs {
 
 impl TreesInputs {
     /// All that are used, in the order of the options.
-    pub(super) fn listed(&self) -> Vec<FigureInput> {
+    pub(crate) fn listed(&self) -> Vec<FigureInput> {
         let mut listed = vec![
             FigureInput::of("--trees-nvlink", self.nvlink),
             FigureInput::of("--trees-pcie", self.pcie),
