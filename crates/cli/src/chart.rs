@@ -118,12 +118,12 @@ pub(crate) fn si(value: f64, of: &str) -> String {
     format!("{text}{}", unit(prefix, of))
 }
 
-/// The factor that leaves 1 to 999 of a value, and its name; 1 where there is no unit.
+/// The factor that leaves 1 to 999 of a value, and its name. Numbers without a unit have none below 100,000, where they are read easily.
 fn prefix(value: f64, unit: &str) -> (f64, &'static str) {
     const PREFIXES: [(f64, &str); 8] =
         [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n")];
     let least = |(factor, _): &&(f64, &str)| value >= factor * 0.99995;
-    if value == 0.0 || unit.is_empty() {
+    if value == 0.0 || (unit.is_empty() && value < 99_995.0) {
         (1.0, "")
     } else {
         *PREFIXES.iter().find(least).unwrap_or(&PREFIXES[7])
@@ -131,7 +131,7 @@ fn prefix(value: f64, unit: &str) -> (f64, &'static str) {
 }
 
 fn unit(prefix: &str, unit: &str) -> String {
-    if unit.is_empty() { String::new() } else { format!(" {prefix}{unit}") }
+    if unit.is_empty() && prefix.is_empty() { String::new() } else { format!(" {prefix}{unit}") }
 }
 
 /// 1, 2 or 5 times a power of ten: the least of which a span has at most `MOST_TICKS`.
@@ -193,6 +193,7 @@ mod tests {
         assert_eq!(labels(71.5..72.1, Scale::Even, "")[..2], ["71.5", "71.6"]);
         assert_eq!(labels(3e8..7e9, Scale::Factors, "B/s"), ["500 MB/s", "1 GB/s", "2 GB/s", "5 GB/s"]);
         assert_eq!(labels(0.0..2.0, Scale::Whole, ""), ["0", "1", "2"]);
+        assert_eq!(labels(1e3..1e7, Scale::Factors, ""), ["1000", "10000", "100 K", "1 M", "10 M"]);
         assert!(labels(1e-30..1e30, Scale::Factors, "").len() <= 10);
         for endless in [0.0..1.0, -1.0..1.0, 1.0..f64::INFINITY, f64::NAN..1.0, f64::INFINITY..f64::INFINITY]
         {
