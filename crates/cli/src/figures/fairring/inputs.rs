@@ -1,6 +1,6 @@
 //! What a reader may change about the figure `fairring`.
 
-use super::{super::figure::FigureInput, machines::SliceStaging};
+use super::super::figure::FigureInput;
 use crate::{
     failure::Failure,
     numbers::{above_zero, decimal, whole},
@@ -9,6 +9,15 @@ use crate::{
 
 /// The GPUs whose speed with NCCL is an efficiency of 1, and of which machines have a divisor.
 pub(super) const FEWEST: u32 = 8;
+
+/// Fairring's staging buffers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SliceStaging {
+    /// The bytes of one, and so of a slice.
+    pub(super) slice: u64,
+    /// How many there are.
+    pub(super) in_flight: u32,
+}
 
 /// The machines and the job of Fairring's article.
 #[derive(Clone, Debug, PartialEq, clap::Args)]

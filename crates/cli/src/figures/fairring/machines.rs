@@ -1,6 +1,6 @@
 //! The machines of Fairring's article, and what sums cost there.
 
-use super::inputs::FairringInputs;
+use super::inputs::{FairringInputs, SliceStaging};
 use crate::{
     failure::Failure,
     training::{SumCosts, SumWay, WorkerMachines},
@@ -33,15 +33,6 @@ pub(super) enum Library {
     Nccl,
     /// Inside machines, across machines among GPUs of one number, and inside machines again; slices side by side.
     Fairring,
-}
-
-/// Fairring's staging buffers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SliceStaging {
-    /// The bytes of one, and so of a slice.
-    pub(super) slice: u64,
-    /// How many there are.
-    pub(super) in_flight: u32,
 }
 
 /// The machines, where a message between two of them costs so much at either end.

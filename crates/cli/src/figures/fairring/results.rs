@@ -2,8 +2,8 @@
 
 use super::{
     super::fitted,
-    inputs::{FEWEST, FairringInputs},
-    machines::{FairringSums, Library, SliceStaging, machines},
+    inputs::{FEWEST, FairringInputs, SliceStaging},
+    machines::{FairringSums, Library, machines},
 };
 use crate::failure::Failure;
 use herringbone::core::simulate::{Picoseconds, SECOND};
