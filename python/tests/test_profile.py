@@ -135,7 +135,7 @@ def test_what_is_no_training_makes_no_step() -> None:
 
 def test_medians_are_over_steps_and_gradients_that_never_come_are_missing() -> None:
     steps = recorded("s f.F b.0.1B o.O f..F b..0B o.O f...F b...0B o.O").steps
-    found = measured(steps, 2)
+    found = measured(steps, 2, True)
     assert (found.steps, found.warm_up, found.passes) == (3, 2, 1)
     assert (found.forward_seconds, found.backward_seconds, found.step_seconds) == (2, 2, 5)
     assert ready(steps) == {0: 2, 1: 2}
@@ -253,7 +253,7 @@ def test_every_field_is_on_the_page_of_the_format() -> None:
 
 
 def test_a_rank_writes_its_own_file_or_the_first_one_does() -> None:
-    options = Options(Path("train.py"), [], 1, 2, "profile.json", False, Path.cwd())
+    options = Options(Path("train.py"), [], 1, 2, "profile.json", False, True, Path.cwd())
     assert [options.writes(rank) for rank in (0, 1)] == [Path("profile.json"), None]
     each = dataclasses.replace(options, output="rank-{rank}.json")
     assert [each.writes(rank) for rank in (0, 1)] == [Path("rank-0.json"), Path("rank-1.json")]

@@ -22,7 +22,8 @@ def refusal(path: Path) -> str | None:
         if is_new or path.is_file():
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666))
         if is_new:
-            os.unlink(os.path.realpath(path))
+            # Ranks of one host may look at the same file at once.
+            Path(os.path.realpath(path)).unlink(missing_ok=True)
     except OSError as error:
         return str(error.strerror)
     return None

@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     from .watch import Watch
 
     places: list[Place] = []
-    watch = Watch(options.warm_up, options.steps, lambda: places.append(place()))
+    watch = Watch(options.warm_up, options.steps, lambda: places.append(place()), options.sums)
     watch.install()
     try:
         ended = run(options.script, options.arguments)

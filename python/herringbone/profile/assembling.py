@@ -74,7 +74,7 @@ def profile_of(watch: Watch, options: Options, where: Place) -> Profile:
             wrapper="none" if watch.wrapper is None else "DistributedDataParallel",
             compiled=finding.is_compiled(watch.outermost) if watch.outermost is not None else False,
         ),
-        measured=measured(steps, watch.warm_up),
+        measured=measured(steps, watch.warm_up, watch.wrapper is not None and options.sums),
     )
     if watch.wrapper is None:
         return profile

@@ -121,10 +121,12 @@ class Measured:
     backward_seconds: float
     """From the beginning of the last backward pass to its last gradient."""
     tail_seconds: float
-    """From the last gradient to the end of the backward pass: under DDP, waiting for sums."""
+    """From the last gradient to the end of the backward pass: under DDP, waiting for sums. Without sums it is work of DDP, such as copies."""
     optimizer_seconds: float
     other_seconds: float
     """Everything else: loading data, the loss, setting gradients to zero."""
+    sums: bool = True
+    """Whether ranks summed gradients in these steps. Their threads slow computing down where cores are shared."""
 
 
 @dataclass(frozen=True)

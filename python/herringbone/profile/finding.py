@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from .buckets import FIRST_BYTES, grouped
@@ -20,6 +21,7 @@ __all__ = [
     "inner",
     "is_compiled",
     "layers_of",
+    "leave_sums_out",
     "outline",
     "parameters_of",
     "reported_buckets",
@@ -153,6 +155,29 @@ def reported_buckets(wrapper: DistributedDataParallel) -> list[list[int]]:
     reading: Any = wrapper
     reported: str = reading._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
     return [[int(word) for word in bucket.split()] for bucket in reported.split(",")] if reported else []
+
+
+def leave_sums_out(wrapper: DistributedDataParallel) -> None:
+    """Have DDP keep each rank's own gradients, with all that it does beside sums: buckets and copies.
+
+    Raises:
+        ProfileError: the script has a hook of its own for sums, and DDP has one at most.
+    """
+
+    def kept(_: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    # DDP compares annotations with types, and here they are texts.
+    kept.__annotations__.clear()
+    try:
+        wrapper.register_comm_hook(None, kept)
+    except RuntimeError as error:
+        raise ProfileError(
+            f"DDP's sums cannot be left out, because the script registers a communication hook ({str(error).splitlines()[0]}): "
+            "leave --without-sums out, or the script's hook"
+        ) from None
 
 
 def buckets_of(wrapper: DistributedDataParallel, parameters: Sequence[Parameter], reported: Sequence[Sequence[int]]) -> Buckets:

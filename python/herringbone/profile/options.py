@@ -39,6 +39,8 @@ class Options:
     output: str
     """A file, with :data:`RANK` where each rank's number belongs; else rank 0 alone writes one."""
     json: bool
+    sums: bool
+    """Whether DDP sums gradients while steps are measured."""
     folder: Path
     """Where the program was started; the script may move elsewhere."""
 
@@ -62,12 +64,15 @@ def parsed(words: Sequence[str]) -> Options:
     help_text = f"file to write; with {RANK} in its name, each rank writes one, else rank 0 does [default: profile.json]"
     parser.add_argument("--output", default="profile.json", metavar="FILE", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the profile as one line of JSON, in place of a summary")
+    help_text = "leave DDP's sums of gradients out, so that the profile has computing alone: the training's results are of no use"
+    parser.add_argument("--without-sums", action="store_true", help=help_text)
     parser.add_argument("script", type=Path, help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     given = parser.parse_args(words)
     if why := refusal(Path(given.output.replace(RANK, "0"))):
         parser.error(f"--output {given.output}: it cannot be written: {why}")
-    return Options(given.script, given.arguments, given.steps, given.warm_up, given.output, given.json, Path.cwd())
+    sums = not given.without_sums
+    return Options(given.script, given.arguments, given.steps, given.warm_up, given.output, given.json, sums, Path.cwd())
 
 
 def _count(least: int) -> _Count:

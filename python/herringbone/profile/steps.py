@@ -155,8 +155,8 @@ class Recorder:
         self._optimizer = None
 
 
-def measured(steps: Sequence[Step], warm_up: int) -> Measured:
-    """Medians over steps, of which there is at least one."""
+def measured(steps: Sequence[Step], warm_up: int, sums: bool) -> Measured:
+    """Medians over steps, of which there is at least one, and in which there were sums of gradients or not."""
 
     def middle(part: Callable[[Step], float]) -> float:
         return max(0.0, _rounded(statistics.median(part(step) for step in steps)))
@@ -172,6 +172,7 @@ def measured(steps: Sequence[Step], warm_up: int) -> Measured:
         tail_seconds=middle(lambda step: step.passes[-1].tail),
         optimizer_seconds=middle(lambda step: step.optimizer),
         other_seconds=middle(lambda step: step.other),
+        sums=sums,
     )
 
 

@@ -25,9 +25,9 @@ class Watch:
     Until then nothing is hooked but optimizers and ``torch.autograd.backward``.
     """
 
-    def __init__(self, warm_up: int, steps: int, on_model: Callable[[], None] = lambda: None) -> None:
-        """``on_model`` is called when the model is found, while the script's process group exists."""
-        self.warm_up, self._most, self._on_model = warm_up, steps, on_model
+    def __init__(self, warm_up: int, steps: int, on_model: Callable[[], None] = lambda: None, sums: bool = True) -> None:
+        """``on_model`` is called when the model is found, while the script's process group exists. Without ``sums`` DDP sums no more from then on."""
+        self.warm_up, self._most, self._on_model, self._sums = warm_up, steps, on_model, sums
         self.outermost: torch.nn.Module | None = None
         """The model, in its wrappers, once it is found."""
         self.wrapper: DistributedDataParallel | None = None
@@ -136,6 +136,11 @@ class Watch:
                 hook = tensor.register_post_accumulate_grad_hook(functools.partial(self._ready, index))
                 self._undo.append(hook.remove)
         self.wrapper = finding.wrapper_of(module)
+        if self.wrapper is not None and not self._sums:
+            try:
+                finding.leave_sums_out(self.wrapper)
+            except ProfileError as problem:
+                self._stop(str(problem))
         heard = module if self.wrapper is None or self.wrapper is not module else self.wrapper.module
         self._undo.append(around(heard, self._forward_begins, self._forward_ends))
 
