@@ -17,7 +17,7 @@ pub(crate) use worker::{TrainedStep, WorkerChoice};
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar, topologies};
 use herringbone::core::{
     codec::Codec,
-    training::{StepTimeline, timeline},
+    training::{StepTimeline, TrainingStep, timeline},
 };
 use options::TrainingQuestion;
 use report::TrainingReport;
@@ -78,12 +78,15 @@ fn row(
     workers: u32,
 ) -> Result<Result<StepRow, String>, Failure> {
     let TrainedStep { step, buckets, .. } = &asked.worker;
+    let step =
+        &TrainingStep { cores: step.cores.map(|of_one| asked.machines.cores(of_one, workers)), ..*step };
     let mut row = StepRow {
         algorithm: way.name.clone(),
         codec,
         workers,
         reducers: 0,
         communication: 0,
+        slowed: 0,
         exposed: 0,
         step: step.computing(),
         has_prices: false,
@@ -97,11 +100,11 @@ fn row(
         Err(why) => return Ok(Err(why)),
     };
     let mut each = found.buckets.iter().copied();
-    let StepTimeline { exposed, total, .. } =
+    let StepTimeline { slowed, exposed, total, .. } =
         timeline(step, buckets, asked.in_flight, |_| each.next().unwrap_or_default());
     row.communication = found.buckets.iter().fold(0, |sum, cost| sum.saturating_add(cost.time));
     (row.reducers, row.has_prices) = (found.reducers, found.has_prices);
-    (row.exposed, row.step) = (exposed, total);
+    (row.slowed, row.exposed, row.step) = (slowed, exposed, total);
     Ok(Ok(row))
 }
 

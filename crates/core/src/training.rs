@@ -12,15 +12,17 @@
 //! use herringbone_core::training::{Bucket, BucketCost, TrainingStep, timeline};
 //!
 //! // 10 forward, 20 backward; two buckets, each of whose sums takes 8.
-//! let step = TrainingStep { forward: 10, backward: 20, after: 0 };
+//! let step = TrainingStep { forward: 10, backward: 20, after: 0, cores: None };
 //! let buckets = [(12, 100), (20, 100)].map(|(ready, bytes)| Bucket { kind: 0, bytes, ready });
-//! let cost = |_: &Bucket| BucketCost { time: 8, busy: 8 };
+//! let cost = |_: &Bucket| BucketCost { time: 8, busy: 8, cores: 0 };
 //! let found = timeline(&step, &buckets, 1, cost);
 //! assert_eq!((found.exposed, found.total), (8, 38));
 //! ```
 
 mod bucket;
+mod cores;
 mod overlap;
 
 pub use bucket::{Bucket, BucketLimits, Gradient, buckets, by_arrival};
+pub use cores::ComputingCores;
 pub use overlap::{BucketCost, StepTimeline, SummedBucket, TrainingStep, timeline};

@@ -26,7 +26,7 @@ fn simulated(verified: &Verified, bytes: usize, operations: u32) -> Prediction {
 /// a tenth.
 #[test]
 fn sums_at_once_take_what_the_simulator_says_of_operations_at_once() {
-    let step = TrainingStep { forward: 0, backward: 0, after: 0 };
+    let step = TrainingStep { forward: 0, backward: 0, after: 0, cores: None };
     for (name, workers, reducers) in [
         ("ring", 8, 0),
         ("double_tree", 8, 0),
@@ -43,7 +43,7 @@ fn sums_at_once_take_what_the_simulator_says_of_operations_at_once() {
         for bytes in [8 << 20, 25 << 20] {
             let one = simulated(&verified, bytes, 1);
             let busy = one.busiest().unwrap().busy;
-            let cost = BucketCost { time: one.total(), busy };
+            let cost = BucketCost { time: one.total(), busy, cores: 0 };
             let buckets = [Bucket { kind: 0, bytes: bytes as u64, ready: 0 }; 4];
             let modelled = timeline(&step, &buckets, Workload::AT_ONCE, |_| cost).total as f64;
             let together = simulated(&verified, bytes, 4).total() as f64;

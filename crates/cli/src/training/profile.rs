@@ -1,5 +1,6 @@
 //! Profiles of models, as docs/reference/model-profile.md has them: what is no profile is refused with its place in the file.
 
+use herringbone::core::training::ComputingCores;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
@@ -58,17 +59,20 @@ pub(crate) enum ProfileTiming {
     /// Multiply-adds of layers for one sample.
     Operations,
     /// Seconds of a run.
-    Seconds(Measured),
+    Seconds(MeasuredStep),
 }
 
 /// Seconds of a step's parts, without what a worker waits for sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredStep {
     /// Passes before the last ones, and the last forward pass.
     pub(crate) forward: f64,
     pub(crate) backward: f64,
     /// The optimizer, and the rest.
     pub(crate) after: f64,
+    /// The cores of its computer, and the threads of one rank that computed on them; `None` if gradients were summed in these steps, so that
+    /// its seconds have what sums take of cores.
+    pub(crate) alone_on: Option<ComputingCores>,
 }
 
 /// A module that owns parameters.
@@ -123,7 +127,7 @@ pub(crate) fn parse(text: &str) -> Result<Profile, String> {
     text_of("source", &fields["source"])?;
     let layers = layers(&fields["layers"], is_measured)?;
     let timing = match is_measured {
-        true => ProfileTiming::Seconds(measured(&fields["measured"])?),
+        true => ProfileTiming::Seconds(measured(&fields["measured"], &fields["run"])?),
         false => ProfileTiming::Operations,
     };
     let mut profile = Profile { name: text_of("name", &fields["name"])?, timing, layers, buckets: None };
@@ -131,20 +135,36 @@ pub(crate) fn parse(text: &str) -> Result<Profile, String> {
     Ok(profile)
 }
 
-fn measured(given: &Value) -> Result<Measured, String> {
-    let fields = object("measured", given, &PARTS, &[])?;
+fn measured(given: &Value, run: &Value) -> Result<MeasuredStep, String> {
+    let fields = object("measured", given, &PARTS, &["sums"])?;
     for name in ["steps", "warm_up", "passes"] {
         whole_of(&format!("measured.{name}"), &fields[name])?;
     }
     let of = |name: &str| seconds_of(&format!("measured.{name}"), &fields[name]);
-    for name in ["step_seconds", "tail_seconds"] {
-        of(name)?;
-    }
-    Ok(Measured {
+    let (_whole, tail) = (of("step_seconds")?, of("tail_seconds")?);
+    let has_sums = fields.get("sums").unwrap_or(&Value::Bool(true));
+    let has_sums =
+        has_sums.as_bool().ok_or_else(|| format!("measured.sums is {has_sums}, not true or false"))?;
+    Ok(MeasuredStep {
         forward: of("accumulation_seconds")? + of("forward_seconds")?,
         backward: of("backward_seconds")?,
-        after: of("optimizer_seconds")? + of("other_seconds")?,
+        // Where nothing is summed nobody waits, and all of the tail is work.
+        after: of("optimizer_seconds")? + of("other_seconds")? + if has_sums { 0.0 } else { tail },
+        alone_on: if has_sums { None } else { Some(cores(run)?) },
     })
+}
+
+/// The cores of a run's host, and the threads of a rank.
+fn cores(run: &Value) -> Result<ComputingCores, String> {
+    let of = |name: &str| {
+        let place = format!("run.{name}");
+        let number = whole_of(&place, &run[name])?;
+        u32::try_from(number)
+            .ok()
+            .filter(|number| *number > 0)
+            .ok_or_else(|| format!("{place} is {number}, not a number of them from 1 to {}", u32::MAX))
+    };
+    Ok(ComputingCores { all: of("cores")?, threads: of("threads")? })
 }
 
 fn layers(given: &Value, is_measured: bool) -> Result<Vec<Layer>, String> {

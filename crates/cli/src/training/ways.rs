@@ -8,7 +8,7 @@ use herringbone::{
         algorithm::Layout,
         codec::Codec,
         element::DType,
-        group::Group,
+        group::{Group, Rank},
         plan::{
             PriceBasis, Request,
             predicted::{Unpriced, predicted},
@@ -17,7 +17,7 @@ use herringbone::{
         prepare::Sizing,
         simulate::{Calibration, Picoseconds, Prediction, Resource, duration},
         topology::Wiring,
-        training::{Bucket, BucketCost},
+        training::{Bucket, BucketCost, ComputingCores},
         verify::{Verified, verify},
     },
     parse_algorithm,
@@ -100,6 +100,18 @@ pub(crate) struct WorkerMachines {
     pub(crate) most_messages: u64,
 }
 
+impl WorkerMachines {
+    /// The cores of a computer, and all threads that compute on it, given its cores and the threads of one worker. One computer that plays all
+    /// hosts has the cores that the constants say.
+    pub(super) fn cores(&self, of_one: ComputingCores, workers: u32) -> ComputingCores {
+        let (all, each) = match self.constants.shared_cores {
+            0 => (of_one.all, self.per_host.min(workers)),
+            shared => (shared, workers),
+        };
+        ComputingCores { all, threads: of_one.threads.saturating_mul(each) }
+    }
+}
+
 /// What is known of an all-reduce.
 #[derive(Clone, Copy, Debug)]
 struct Known {
@@ -108,6 +120,8 @@ struct Known {
     busy: Picoseconds,
     /// Of the busiest port or link.
     port: Picoseconds,
+    /// Of all threads of one computer together, that of the workers that have most.
+    cores: Picoseconds,
     /// It was counted, and not simulated.
     is_price: bool,
 }
@@ -230,11 +244,11 @@ impl Asking<'_> {
         };
         let basis = PriceBasis { known: &self.machines.constants, sizing: self.sizing };
         match predicted(self.machines.most_messages, &request, &self.algorithm, verified, basis) {
-            Ok(simulated) => Ok(Known::of(&simulated)),
+            Ok(simulated) => Ok(Known::of(&simulated, self.hosts, self.machines.constants.shared_cores)),
             Err(why @ Unpriced::TooManyMessages { .. }) => {
                 let time = price(&request, &self.algorithm, basis).ok_or_else(|| why.to_string())?;
                 let time = time.saturating_mul(NANOSECOND);
-                Ok(Known { time, busy: time, port: self.port(bucket.bytes), is_price: true })
+                Ok(Known { time, busy: time, port: self.port(bucket.bytes), cores: 0, is_price: true })
             }
             Err(why) => Err(why.to_string()),
         }
@@ -252,23 +266,29 @@ impl Asking<'_> {
 }
 
 impl Known {
-    fn of(simulated: &Prediction) -> Self {
+    /// Among workers on these hosts; with `shared_cores` all of them, and all reducers, are on one computer that has so many.
+    fn of(simulated: &Prediction, hosts: &[u32], shared_cores: u32) -> Self {
         let is_thread = |place: &Resource| matches!(place, Resource::Thread(_));
         let ports = simulated.used.iter().filter(|used| !is_thread(&used.place)).map(|used| used.busy);
+        let cores = of_computer(simulated, hosts, shared_cores > 0);
+        // What one sum leaves of shared cores is what others have at the same time.
+        let shared = if shared_cores > 0 { cores / u64::from(shared_cores) } else { 0 };
         Self {
             time: simulated.total(),
-            busy: simulated.busiest().map_or(0, |used| used.busy).min(simulated.total()),
+            busy: simulated.busiest().map_or(0, |used| used.busy).max(shared).min(simulated.total()),
             port: ports.max().unwrap_or(0),
+            cores,
             is_price: false,
         }
     }
 
     fn cost(&self, is_pushed_first: bool) -> BucketCost {
-        let Self { time, busy, port, .. } = *self;
+        let Self { time, busy, port, cores, .. } = *self;
         match is_pushed_first {
-            false => BucketCost { time, busy },
+            false => BucketCost { time, busy, cores },
             true => {
-                BucketCost { time: pushed_first(time, busy, port), busy: busy.max(port.saturating_mul(2)) }
+                let busy_twice = busy.max(port.saturating_mul(2));
+                BucketCost { time: pushed_first(time, busy, port), busy: busy_twice, cores }
             }
         }
     }
@@ -279,6 +299,25 @@ impl Known {
 /// all is pushed before any is pulled, that port carries its bytes twice, one way after the other.
 pub(crate) fn pushed_first(time: Picoseconds, busy: Picoseconds, port: Picoseconds) -> Picoseconds {
     time.saturating_sub(busy).saturating_add(busy.max(port.saturating_mul(2)))
+}
+
+/// For how long all threads of a computer are busy, together: the one of all ranks, or else the host of workers whose threads have most.
+fn of_computer(simulated: &Prediction, hosts: &[u32], is_one: bool) -> Picoseconds {
+    let computer = |rank: Rank| match (is_one, hosts.get(rank as usize)) {
+        (true, _) => Some(0),
+        (false, host) => host.copied(),
+    };
+    let mut busy = BTreeMap::<u32, Picoseconds>::new();
+    for used in &simulated.used {
+        let Resource::Thread(rank) = used.place else { continue };
+        // One rank stands for all.
+        let ranks = if simulated.by_symmetry { 0..hosts.len() as Rank } else { rank..rank + 1 };
+        for computer in ranks.filter_map(computer) {
+            let all = busy.entry(computer).or_default();
+            *all = all.saturating_add(used.busy);
+        }
+    }
+    busy.into_values().max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -300,14 +339,35 @@ mod tests {
     #[test]
     fn what_is_pushed_before_it_is_pulled_takes_its_port_twice() {
         let costs = |thread, port| {
-            [false, true]
-                .map(|is_pushed_first| Known::of(&simulated(thread, port, 100)).cost(is_pushed_first))
+            [false, true].map(|is_pushed_first| {
+                Known::of(&simulated(thread, port, 100), &[0], 0).cost(is_pushed_first)
+            })
         };
-        let of = |time, busy| BucketCost { time, busy };
-        assert_eq!(costs(10, 80), [of(100, 80), of(180, 80)]);
+        let of = |time, busy, cores| BucketCost { time, busy, cores };
+        assert_eq!(costs(10, 80), [of(100, 80, 10), of(180, 80, 10)]);
         // A thread pushes and pulls in one row anyway.
-        assert_eq!(costs(90, 30), [of(100, 90), of(100, 90)]);
-        assert_eq!(costs(50, 30), [of(100, 50), of(110, 50)]);
+        assert_eq!(costs(90, 30), [of(100, 90, 90), of(100, 90, 90)]);
+        assert_eq!(costs(50, 30), [of(100, 50, 50), of(110, 50, 50)]);
+    }
+
+    #[test]
+    fn a_sum_takes_the_cores_of_all_threads_of_a_computer() {
+        let thread = |rank, busy| Used { place: Resource::Thread(rank), busy, bytes: 0 };
+        let mut found = simulated(10, 80, 100);
+        let cores = |found: &Prediction, hosts: &[u32], shared| {
+            let Known { busy, cores, .. } = Known::of(found, hosts, shared);
+            (busy, cores)
+        };
+        // One rank stands for three, two of which are on a host.
+        found.by_symmetry = true;
+        assert_eq!(cores(&found, &[0, 0, 1], 0), (80, 20));
+        assert_eq!(cores(&found, &[0, 0, 1], 2), (80, 30));
+        // Three workers, and a reducer on a host of its own.
+        found.used = vec![thread(0, 50), thread(1, 60), thread(2, 90), thread(3, 70)];
+        found.by_symmetry = false;
+        assert_eq!(cores(&found, &[0, 0, 1], 0), (90, 110));
+        // On one computer of two cores all of them take at least 135.
+        assert_eq!(cores(&found, &[0, 0, 1], 2), (100, 270));
     }
 
     #[test]

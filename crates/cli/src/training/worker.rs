@@ -8,7 +8,7 @@ use herringbone::{
     DType,
     core::{
         simulate::{Picoseconds, SECOND},
-        training::{Bucket, BucketLimits, Gradient, TrainingStep, buckets},
+        training::{Bucket, BucketLimits, ComputingCores, Gradient, TrainingStep, buckets},
     },
 };
 
@@ -52,10 +52,17 @@ impl TrainedStep {
                     forward: picoseconds(measured.forward)?,
                     backward: picoseconds(measured.backward)?,
                     after: picoseconds(measured.after)?,
+                    cores: measured.alone_on,
                 };
                 let ready =
                     profile.parameters().map(|parameter| parameter.ready.unwrap_or(measured.backward));
-                (step, ready.collect(), "seconds as measured".to_owned())
+                let basis = match measured.alone_on {
+                    Some(ComputingCores { all, threads }) => format!(
+                        "seconds as measured without sums, which share {all} cores with threads that compute, {threads} of each worker"
+                    ),
+                    None => "seconds as measured".to_owned(),
+                };
+                (step, ready.collect(), basis)
             }
             ProfileTiming::Operations => by_operations(model, choice)?,
         };
@@ -105,7 +112,12 @@ fn by_operations(
         ready.extend(layer.parameters.iter().map(|_| seconds(2.0 * done).min(backward)));
     }
     ready.reverse();
-    let step = TrainingStep { forward: picoseconds(forward)?, backward: picoseconds(backward)?, after: 0 };
+    let step = TrainingStep {
+        forward: picoseconds(forward)?,
+        backward: picoseconds(backward)?,
+        after: 0,
+        cores: None,
+    };
     let basis = format!("{batch} samples a step, {:.3}e12 multiply-adds/s ({source})", rate / 1e12);
     Ok((step, ready, basis))
 }

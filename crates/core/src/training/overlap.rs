@@ -1,6 +1,9 @@
 //! When buckets are summed, and how long a step takes by it.
 
-use super::bucket::Bucket;
+use super::{
+    bucket::Bucket,
+    cores::{ComputingCores, SharedComputing},
+};
 use crate::simulate::Picoseconds;
 use alloc::{collections::BinaryHeap, vec::Vec};
 use core::cmp::Reverse;
@@ -14,6 +17,9 @@ pub struct TrainingStep {
     pub backward: Picoseconds,
     /// What needs all sums and follows them: the optimizer, and the rest of the step.
     pub after: Picoseconds,
+    /// The cores that it computes on, if threads of sums run on them, too. These come first: they wait most of the time, and the system lets a
+    /// thread that has waited run at once. So computing has what they leave, and gradients are ready later. `None`: sums take none of its cores.
+    pub cores: Option<ComputingCores>,
 }
 
 impl TrainingStep {
@@ -31,6 +37,8 @@ pub struct BucketCost {
     /// For how long the busiest thread or port is busy with it; what is more than `time` counts as `time`. Sums that are under way
     /// together share that thread or port, and hide the rest of `time`, such as latencies, behind each other.
     pub busy: Picoseconds,
+    /// For how long it keeps cores busy on which workers compute: all threads of one computer together.
+    pub cores: Picoseconds,
 }
 
 /// When a bucket is summed, from the beginning of the step.
@@ -47,9 +55,11 @@ pub struct SummedBucket {
 pub struct StepTimeline {
     /// Each bucket, in the order of the sums.
     pub buckets: Vec<SummedBucket>,
+    /// How much longer the backward pass takes, because sums use its cores.
+    pub slowed: Picoseconds,
     /// How long the sums go on after the backward pass.
     pub exposed: Picoseconds,
-    /// The whole step: computing, and what is exposed.
+    /// The whole step: computing, how much it is slowed, and what is exposed.
     pub total: Picoseconds,
 }
 
@@ -65,28 +75,32 @@ pub fn timeline(
     mut cost: impl FnMut(&Bucket) -> BucketCost,
 ) -> StepTimeline {
     let most = in_flight.max(1) as usize;
+    let mut computing = SharedComputing::on(step.cores);
     let mut ends = BinaryHeap::new();
     // When the last bucket was begun, and from when on the busiest place is free.
     let (mut begun, mut free): (Picoseconds, Picoseconds) = (0, 0);
     let mut summed = Vec::with_capacity(buckets.len());
     for bucket in buckets {
-        let mut begin = begun.max(step.forward.saturating_add(bucket.ready));
+        let mut begin = begun.max(computing.reaches(step.forward.saturating_add(bucket.ready)));
         if ends.len() == most
             && let Some(Reverse(end)) = ends.pop()
         {
             begin = begin.max(end);
         }
-        let BucketCost { time, busy } = cost(bucket);
+        let BucketCost { time, busy, cores } = cost(bucket);
         let served = begin.max(free);
         let end = served.saturating_add(time);
         (begun, free) = (begin, served.saturating_add(busy.min(time)));
+        computing.shares(served..end, cores);
         ends.push(Reverse(end));
         summed.push(SummedBucket { begin, end });
     }
-    let computed = step.forward.saturating_add(step.backward);
+    let alone = step.forward.saturating_add(step.backward);
+    let computed = computing.reaches(alone);
     let last = summed.iter().map(|bucket| bucket.end).max().unwrap_or(0);
-    let exposed = last.saturating_sub(computed);
-    StepTimeline { buckets: summed, exposed, total: step.computing().saturating_add(exposed) }
+    let (slowed, exposed) = (computed - alone, last.saturating_sub(computed));
+    let total = step.computing().saturating_add(slowed).saturating_add(exposed);
+    StepTimeline { buckets: summed, slowed, exposed, total }
 }
 
 #[cfg(test)]
@@ -94,7 +108,7 @@ mod tests {
     use super::*;
     use crate::topology::random::SplitMix;
 
-    const STEP: TrainingStep = TrainingStep { forward: 100, backward: 200, after: 30 };
+    const STEP: TrainingStep = TrainingStep { forward: 100, backward: 200, after: 30, cores: None };
 
     fn bucket(bytes: u64, ready: Picoseconds) -> Bucket {
         Bucket { kind: 0, bytes, ready }
@@ -102,7 +116,7 @@ mod tests {
 
     /// A byte takes a picosecond.
     fn by_bytes(bucket: &Bucket) -> BucketCost {
-        BucketCost { time: bucket.bytes, busy: bucket.bytes }
+        BucketCost { time: bucket.bytes, busy: bucket.bytes, cores: 0 }
     }
 
     #[test]
@@ -139,7 +153,7 @@ mod tests {
     #[test]
     fn sums_at_once_share_what_is_busiest() {
         let buckets = [bucket(1, 200); 4];
-        let cost = |_: &Bucket| BucketCost { time: 10, busy: 4 };
+        let cost = |_: &Bucket| BucketCost { time: 10, busy: 4, cores: 0 };
         let ends = |in_flight| -> Vec<Picoseconds> {
             let found = timeline(&STEP, &buckets, in_flight, cost);
             found.buckets.iter().map(|bucket| bucket.end - 300).collect()
@@ -148,13 +162,56 @@ mod tests {
         assert_eq!(ends(1), [10, 20, 30, 40]);
         assert_eq!(ends(2), [10, 14, 20, 24]);
         // A port that is busy all the time leaves nothing to hide.
-        let found = timeline(&STEP, &buckets, 4, |_| BucketCost { time: 10, busy: 99 });
+        let found = timeline(&STEP, &buckets, 4, |_| BucketCost { time: 10, busy: 99, cores: 0 });
         assert_eq!(found.exposed, 40);
+    }
+
+    /// Two cores and two threads that compute. The first bucket is ready after 40 of 200, and its sum keeps the cores busy for 60 in 50: computing gets 40 of
+    /// 100. The second one is ready with the last gradient, 30 later than without sums, and slows nothing.
+    #[test]
+    fn sums_slow_computing_down_by_what_they_take_of_its_cores() {
+        let buckets = [bucket(50, 40), bucket(20, 200)];
+        let cost = |bucket: &Bucket| BucketCost { cores: bucket.bytes * 6 / 5, ..by_bytes(bucket) };
+        let on = |all, threads, cost: &dyn Fn(&Bucket) -> BucketCost| {
+            let step = TrainingStep { cores: Some(ComputingCores { all, threads }), ..STEP };
+            let found = timeline(&step, &buckets, 4, cost);
+            assert_eq!(found.total, STEP.computing() + found.slowed + found.exposed);
+            (found.slowed, found.exposed, found.buckets[1].begin)
+        };
+        assert_eq!(on(2, 2, &cost), (30, 20, 330));
+        // More threads than cores share the same two.
+        assert_eq!(on(2, 5, &cost), (30, 20, 330));
+        // A core that nobody computes on takes 50 of the 60, and two take all.
+        assert_eq!(on(2, 1, &cost), (10, 20, 310));
+        assert_eq!(on(3, 1, &cost), (0, 20, 300));
+        // A sum that keeps all cores busy leaves computing nothing.
+        assert_eq!(on(1, 4, &cost), (50, 20, 350));
+        assert_eq!(on(1, 1, &by_bytes), (0, 20, 300));
+    }
+
+    #[test]
+    fn a_slower_step_lies_between_hidden_sums_and_sums_after_it() {
+        for seed in 0..2_000 {
+            let chance = &mut SplitMix::new(seed);
+            let (buckets, mut costs) = random(chance);
+            let [all, threads] = [1 + chance.below(4) as u32, 1 + chance.below(6) as u32];
+            for cost in &mut costs {
+                cost.cores = chance.below(1 + cost.time as usize * all as usize) as u64;
+            }
+            let step = TrainingStep { cores: Some(ComputingCores { all, threads }), ..STEP };
+            let of = |step| timeline(step, &buckets, 4, |bucket| costs[bucket.bytes as usize]);
+            let (shared, apart) = (of(&step), of(&STEP));
+            let used: Picoseconds = costs.iter().map(|cost| cost.cores).sum();
+            let most = used / u64::from(threads.min(all));
+            assert!(shared.slowed <= most + costs.len() as u64, "seed {seed}: {} {most}", shared.slowed);
+            assert!(shared.total >= apart.total, "seed {seed}");
+            assert!(shared.total <= apart.total + shared.slowed, "seed {seed}");
+        }
     }
 
     #[test]
     fn times_beyond_all_counting_stay_at_the_end() {
-        let cost = |_: &Bucket| BucketCost { time: u64::MAX, busy: u64::MAX };
+        let cost = |_: &Bucket| BucketCost { time: u64::MAX, busy: u64::MAX, cores: 0 };
         assert_eq!(timeline(&STEP, &[bucket(1, 0); 3], 1, cost).total, u64::MAX);
     }
 
@@ -165,7 +222,7 @@ mod tests {
         ready.sort_unstable();
         let costs = (0..count).map(|_| {
             let time = chance.below(120) as u64;
-            BucketCost { time, busy: chance.below(120) as u64 }
+            BucketCost { time, busy: chance.below(120) as u64, cores: 0 }
         });
         let costs = costs.collect();
         // The bytes are the place, by which the cost is found.
