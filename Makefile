@@ -35,7 +35,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports launchers matrix verify-large docs reference figures \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports predicted-steps launchers matrix verify-large docs reference figures \
 	deploy-check packages browser browser-setup fmt clean
 
 help: ## This list
@@ -157,6 +157,9 @@ regret: setup program ## What the plan's choices cost beside the best candidate,
 
 predicted-ports: setup program ## Predicted times beside measured ones between hosts with unlike ports, as root: five minutes. Table to record/
 	@$(PYTHON) bench/predicted_ports.py --record record/predicted-ports.md $(ARGS)
+
+predicted-steps: setup program ## Predicted steps of trainings beside measured ones, on one host and over four, as root: five minutes. Table to record/
+	@$(IN_VENV) bench/predicted_steps.py --record record/predicted-steps.md $(ARGS)
 
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/
 	@$(IN_VENV) bench/lab_links.py $(ARGS)

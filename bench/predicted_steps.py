@@ -190,12 +190,36 @@ def arguments():
     return parser.parse_args()
 
 
+def page(options, rows):
+    """The record's page."""
+    inside = sum(map(is_within, rows))
+    lines = [
+        "# Predicted steps of trainings",
+        "",
+        f"`make predicted-steps` wrote this page. {inside} of {len(rows)} predictions lie within {BAND[0]} to {BAND[1]} of the median of {options.rounds} jobs, which",
+        "ran in turns. A job's figure is the median of its steps on rank 0. Four ranks of one host profiled each model without sums, with one thread",
+        f"each on {os.cpu_count()} cores. `herringbone bench --calibrate` fitted constants to sums of each layout. Hosts are network namespaces of this computer",
+        "with 500 Mbit/s each, so that all ranks share its cores there, too.",
+        "",
+        table(HEAD, map(cells_of, rows)),
+        "",
+        "`computing` is the step without sums, `sums` what they take one after the other, `slowed` how much longer the backward pass takes because sums use its",
+        "cores, and `exposed` what of the sums is left after it.",
+        "",
+    ]
+    for place, text in options.texts.items():
+        lines += [f"The constants of {place}:", "", "```text", text.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
 def main():
     options = arguments()
     options.binary = options.binary.resolve()
     with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         rows = list(printed(HEAD, compared(options), cells_of, options.json))
+    if options.record:
+        options.record.write_text(page(options, rows))
     return 0 if all(map(is_within, rows)) else 1
 
 

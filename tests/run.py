@@ -271,6 +271,7 @@ def targets():
     yield Measurement(alone, "validate-simulator", "target/simulator.md", "root, and a machine that is quiet")
     yield Measurement(alone, "regret", "target/regret.md", "root, and a machine that is quiet")
     yield Measurement(alone, "predicted-ports", "target/predicted-ports.md", "root, and a machine that is quiet")
+    yield Measurement(alone, "predicted-steps", "target/predicted-steps.md", "root, and a machine that is quiet")
     yield Target(rust, "docs", why_not="a download")
     yield Target(rust, "deploy-check", why_not="a download")
     yield Target(rust, "packages", "--record target/packages.md", why_not="a download")

@@ -212,6 +212,7 @@ REFUSED = {
     "long text": (put("name", value="a" * 1001), "not a text of at most 1000 characters"),
     "flag": (put("run", "compiled", value=0), "run.compiled is 0, not true or false"),
     "seconds": (put("measured", "step_seconds", value="1"), "measured.step_seconds is '1', not a number of seconds"),
+    "sums": (put("measured", "sums", value=0), "measured.sums is 0, not true or false"),
     "no such parameter": (put("buckets", "rebuilt", value=[[5]]), "names parameter 5"),
     "frozen in a bucket": (put("buckets", "initial", value=[[0]]), "names parameter 0"),
     "twice in buckets": (put("buckets", "rebuilt", value=[[1], [1]]), "names parameter 1"),
@@ -272,7 +273,7 @@ def test_the_page_has_all_options_and_reasons() -> None:
     page = (ROOT / "docs" / "profile.md").read_text()
     folder = ROOT / "python" / "herringbone" / "profile"
     options = re.findall(r'add_argument\("(--[\w-]+)"', (folder / "options.py").read_text())
-    assert len(options) == 4 and [each for each in options if f"`{each}" not in page] == []
+    assert len(options) == 5 and [each for each in options if f"`{each}" not in page] == []
     sources = re.sub(r'"\s*\n\s*f?"', "", "".join(path.read_text() for path in folder.glob("*.py")))
     quoted = re.findall(r"^\| `([^`]+)` \|", page.partition("## If there is no profile")[2], re.MULTILINE)
-    assert len(quoted) == 9 and [words for words in quoted if words not in sources] == []
+    assert len(quoted) == 10 and [words for words in quoted if words not in sources] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,62 @@ def test_ranks_under_ddp_have_its_buckets(group: Group, tmp_path: Path, kind: st
         assert profile.buckets == grouped(parameters, FIRST_BYTES, cap, kind == "ddp-unused")
     sizes = [sum(parameters[index].bytes for index in bucket) for bucket in profile.buckets.rebuilt]
     assert sizes == ([1089568, 2097152] if kind == "ddp-unused" else [1085472, 2101248])
+
+
+def of_two_ranks(group: Group, folder: Path, kind: str, *words: str, status: int = 0) -> list[str]:
+    """Profile a training of two ranks under DDP; what each prints."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    options = ["--output", str(folder / "profile.json"), "--steps", str(STEPS), *words]
+    group.start_ranks("profiling.py", 2, *options, str(WORKERS / "profiled.py"), kind, "herringbone", **place)
+    outcomes = group.finish(60)
+    assert [ended for ended, _ in outcomes] == [status, status], outcomes
+    return [output for _, output in outcomes]
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_ranks_without_sums_go_apart(group: Group, tmp_path: Path, sums: bool) -> None:
+    """Each rank has other batches, so only sums keep their weights alike."""
+    pytest.importorskip("torch")
+    outputs = of_two_ranks(group, tmp_path, "ddp-weights", *([] if sums else ["--without-sums"]))
+    first, second = ([line for line in output.splitlines() if line.startswith("weights")] for output in outputs)
+    assert len(first) == 1 and (first == second) == sums, outputs
+    profile = found(tmp_path)
+    assert profile.measured is not None and profile.measured.sums == sums
+    parameters = list(profile.parameters())
+    assert profile.buckets == grouped(parameters, FIRST_BYTES, CAP_BYTES, False)
+
+
+def test_sums_of_a_hook_cannot_be_left_out(group: Group, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    outputs = of_two_ranks(group, tmp_path, "ddp-hook", "--without-sums", status=1)
+    for output in outputs:
+        assert "no profile: DDP's sums cannot be left out, because the script registers a communication hook" in output
+    assert not (tmp_path / "profile.json").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--without-sums",)])
+def test_a_profile_of_two_ranks_can_be_simulated(group: Group, tmp_path: Path, words: Sequence[str]) -> None:
+    """The command has the profile's buckets, and predicts no step that is shorter than computing."""
+    pytest.importorskip("torch")
+    of_two_ranks(group, tmp_path, "ddp", *words)
+    profile = found(tmp_path)
+    command = [sys.executable, "-m", "herringbone", "simulate-training", "--model", str(tmp_path / "profile.json")]
+    options = ["--workers", "2", "--algorithm", "ring", "--gbps", "0.5", "--json"]
+    done = subprocess.run([*command, *options], env=clean_environment({}), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    parameters = list(profile.parameters())
+    assert profile.buckets is not None and profile.measured is not None
+    sizes = [sum(parameters[index].bytes for index in bucket) for bucket in profile.buckets.rebuilt]
+    assert [bucket["bytes"] for bucket in said["buckets"]] == sizes
+    measured = profile.measured
+    computing = measured.forward_seconds + measured.backward_seconds + measured.optimizer_seconds + measured.other_seconds
+    computing += measured.tail_seconds if words else 0.0
+    assert said["forward_s"] + said["backward_s"] + said["after_s"] == pytest.approx(computing)
+    [step] = said["steps"]
+    # 3 MiB over links of 0.5 Gbit/s take 50 ms, and most of them is ready at the end.
+    assert step["step_s"] >= computing and step["exposed_s"] > 0
+    assert step["step_s"] == pytest.approx(computing + step["slowed_s"] + step["exposed_s"])
 
 
 def test_parts_that_sleep_take_as_long_as_that(group: Group, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 KIND = sys.argv[1]
@@ -94,13 +95,21 @@ def ddp():
         "ddp-static": {"static_graph": True, "find_unused_parameters": True},
     }
     model = DistributedDataParallel(wide(), **options.get(KIND, {}))
+    if KIND == "ddp-hook":
+        model.register_comm_hook(dist.group.WORLD, allreduce_hook)
+    if KIND == "ddp-weights":
+        torch.manual_seed(dist.get_rank())
     optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.01)
     numbers = losses(model, 200)
-    for _ in range(100):
-        if KIND == "ddp-no-sync":
-            with model.no_sync():
-                next(numbers).backward()
-        step(optimizer, next(numbers))
+    try:
+        for _ in range(100):
+            if KIND == "ddp-no-sync":
+                with model.no_sync():
+                    next(numbers).backward()
+            step(optimizer, next(numbers))
+    finally:
+        if KIND == "ddp-weights":
+            print("weights", sum(each.double().sum().item() for each in model.parameters()))
     dist.destroy_process_group()
 
 

@@ -343,11 +343,26 @@ mod tests {
     fn a_measured_profile_has_its_seconds_and_buckets() {
         let profile = parse(MEASURED).unwrap();
         let ProfileTiming::Seconds(measured) = profile.timing else { panic!("{profile:?}") };
-        assert_eq!(measured, Measured { forward: 0.005, backward: 0.0105, after: 0.003 });
+        let with_sums = MeasuredStep { forward: 0.005, backward: 0.0105, after: 0.003, alone_on: None };
+        assert_eq!(measured, with_sums);
         assert_eq!(profile.buckets, Some(vec![vec![4, 3], vec![2, 1]]));
         let bytes: Vec<u64> = profile.parameters().map(|parameter| parameter.bytes).collect();
         assert_eq!(bytes, [4, 2_097_152, 4096, 1_048_576, 1024]);
         assert!(!profile.layers[0].parameters[0].trainable);
+    }
+
+    /// 3 ms of copies after the last gradient are no waiting.
+    #[test]
+    fn a_profile_without_sums_has_its_cores_and_all_of_its_tail() {
+        let profile = parse(&MEASURED.replace("\"sums\": true", "\"sums\": false")).unwrap();
+        let ProfileTiming::Seconds(measured) = profile.timing else { panic!("{profile:?}") };
+        assert_eq!(measured.alone_on, Some(ComputingCores { all: 2, threads: 1 }));
+        assert!((measured.after - 0.006).abs() < 1e-12, "{measured:?}");
+        let sums_left_out = parse(&MEASURED.replace(", \"sums\": true", "")).unwrap();
+        assert_eq!(sums_left_out, parse(MEASURED).unwrap());
+        let no_cores =
+            MEASURED.replace("\"sums\": true", "\"sums\": false").replace("\"cores\": 2", "\"cores\": 0");
+        assert!(parse(&no_cores).unwrap_err().contains("run.cores is 0"));
     }
 
     #[test]
@@ -358,6 +373,7 @@ mod tests {
             ("\"seconds\"", "\"hours\"", "timing is \"hours\""),
             ("\"tail_seconds\": 0.003", "\"tail\": 0.003", "measured lacks tail_seconds"),
             ("\"backward_seconds\": 0.0105", "\"backward_seconds\": -1", "measured.backward_seconds is -1"),
+            ("\"sums\": true", "\"sums\": 1", "measured.sums is 1, not true or false"),
             ("[4, 3], [2, 1]", "[4, 3], [3, 1]", "names parameter 3, which is not trainable, or names"),
             ("[4, 3], [2, 1]", "[4, 0], [2, 1]", "names parameter 0, which is not trainable"),
             ("[1024, 512]", "[1024, 513]", "layers[1].parameters[0].bytes is 2097152, and [1024,513]"),
