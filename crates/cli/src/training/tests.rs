@@ -92,7 +92,9 @@ fn sums_slow_computing_down_if_the_profile_says_that_they_share_its_cores() {
     assert!((step - 0.0215 - slowed - exposed).abs() < 1e-9);
     let table = shown(&["--model", alone, "--algorithm", "ring", "--workers", "4", "--gbps", "1"]).unwrap();
     assert!(table.contains("slowed") && table.contains("share 2 cores with threads that compute"), "{table}");
-    [&profile, &constants].map(|path| std::fs::remove_file(path).unwrap());
+    for path in [&profile, &constants] {
+        std::fs::remove_file(path).unwrap();
+    }
 }
 
 #[test]
