@@ -140,7 +140,6 @@ def row(place, model, said, rounds):
         "algorithm": step["algorithm"],
         "computing_s": said["forward_s"] + said["backward_s"] + said["after_s"],
         "sums_s": step["communication_s"],
-        "slowed_s": step["slowed_s"],
         "exposed_s": step["exposed_s"],
         "predicted_s": step["step_s"],
         "measured_s": median,
@@ -154,7 +153,6 @@ HEAD = [
     "model",
     "computing",
     "sums",
-    "slowed",
     "exposed",
     "predicted step",
     "measured step",
@@ -166,7 +164,7 @@ HEAD = [
 
 def cells_of(row):
     """A row as the table shows it."""
-    parts = [duration(row[f"{name}_s"]) for name in ("computing", "sums", "slowed", "exposed", "predicted", "measured")]
+    parts = [duration(row[f"{name}_s"]) for name in ("computing", "sums", "exposed", "predicted", "measured")]
     spread = f"{duration(min(row['rounds_s']))} to {duration(max(row['rounds_s']))}"
     return [row["place"], row["model"], *parts, spread, f"{row['ratio']:.3f}", "" if is_within(row) else "**outside**"]
 
@@ -181,9 +179,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     option = parser.add_argument
     option("--rounds", type=int, default=5, help="jobs of each place and model; the median counts")
-    option("--steps", type=int, default=20, help="steps of a job that are timed")
+    option("--steps", type=int, default=12, help="steps of a job that are timed")
     option("--profiled", type=int, default=20, help="steps of a profile")
-    option("--seconds", type=float, default=1.0, help="seconds for each size that constants are fitted to")
+    option("--seconds", type=float, default=2.0, help="seconds for each size that constants are fitted to")
     option("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "herringbone", help="ours")
     option("--json", action="store_true", help="an object for each row, not a table")
     option("--record", type=pathlib.Path, help="write the table to this file, too")
@@ -203,8 +201,7 @@ def page(options, rows):
         "",
         table(HEAD, map(cells_of, rows)),
         "",
-        "`computing` is the step without sums, `sums` what they take one after the other, `slowed` how much longer the backward pass takes because sums use its",
-        "cores, and `exposed` what of the sums is left after it.",
+        "`computing` is the step without sums, `sums` what they take one after the other, and `exposed` what of them is left after the backward pass.",
         "",
     ]
     for place, text in options.texts.items():

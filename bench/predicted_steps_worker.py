@@ -28,7 +28,7 @@ def convolutions():
     layers = []
     for into, out in zip(channels, channels[1:]):
         layers += [nn.Conv2d(into, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 4 * 4, 512), nn.ReLU(), nn.Linear(512, 10)), (16, 3, 32, 32)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 4 * 4, 512), nn.ReLU(), nn.Linear(512, 10)), (32, 3, 32, 32)
 
 
 MODELS = {"perceptron": perceptron, "convolutions": convolutions}

@@ -86,7 +86,6 @@ fn row(
         workers,
         reducers: 0,
         communication: 0,
-        slowed: 0,
         exposed: 0,
         step: step.computing(),
         has_prices: false,
@@ -100,11 +99,11 @@ fn row(
         Err(why) => return Ok(Err(why)),
     };
     let mut each = found.buckets.iter().copied();
-    let StepTimeline { slowed, exposed, total, .. } =
+    let StepTimeline { exposed, total, .. } =
         timeline(step, buckets, asked.in_flight, |_| each.next().unwrap_or_default());
     row.communication = found.buckets.iter().fold(0, |sum, cost| sum.saturating_add(cost.time));
     (row.reducers, row.has_prices) = (found.reducers, found.has_prices);
-    (row.slowed, row.exposed, row.step) = (slowed, exposed, total);
+    (row.exposed, row.step) = (exposed, total);
     Ok(Ok(row))
 }
 

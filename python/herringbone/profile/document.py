@@ -126,7 +126,7 @@ class Measured:
     other_seconds: float
     """Everything else: loading data, the loss, setting gradients to zero."""
     sums: bool = True
-    """Whether ranks summed gradients in these steps. Their threads slow computing down where cores are shared."""
+    """Whether ranks summed gradients in these steps; their threads may have slowed computing down then."""
 
 
 @dataclass(frozen=True)

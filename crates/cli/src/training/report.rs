@@ -51,26 +51,23 @@ impl TrainingReport<'_> {
     }
 
     pub(super) fn text(&self) -> String {
-        let has_cores = self.asked.worker.step.cores.is_some();
-        let mut columns = vec!["algorithm", "codec", "workers", "steps/s", "step", "sums"];
-        columns.extend(has_cores.then_some("slowed"));
-        columns.extend(["exposed", "efficiency"]);
+        const COLUMNS: [&str; 8] =
+            ["algorithm", "codec", "workers", "steps/s", "step", "sums", "exposed", "efficiency"];
         let milliseconds = |time| format!("{:.1} ms", 1e3 * seconds(time));
         let rows = self.simulated.rows.iter().map(|row| {
-            let mut cells = vec![
+            vec![
                 row.algorithm.clone(),
                 row.codec.to_string(),
                 row.workers.to_string(),
                 format!("{}{}", if row.has_prices { "~" } else { "" }, rate(Self::steps_per_second(row))),
                 milliseconds(row.step),
                 milliseconds(row.communication),
-            ];
-            cells.extend(has_cores.then(|| milliseconds(row.slowed)));
-            cells.extend([milliseconds(row.exposed), format!("{:.1} %", 100.0 * self.efficiency(row))]);
-            cells
+                milliseconds(row.exposed),
+                format!("{:.1} %", 100.0 * self.efficiency(row)),
+            ]
         });
         let mut text = self.head();
-        let _written = writeln!(text, "{}", table::text(&columns, &columns[2..], rows));
+        let _written = writeln!(text, "{}", table::text(&COLUMNS, &COLUMNS[2..], rows));
         if self.simulated.rows.iter().any(|row| row.has_prices) {
             text += "~: too many messages to simulate, so sums have the prices by which plans choose (docs/planning.md)\n";
         }
@@ -134,7 +131,6 @@ impl TrainingReport<'_> {
                 "steps_per_second": Self::steps_per_second(row),
                 "step_s": seconds(row.step),
                 "communication_s": seconds(row.communication),
-                "slowed_s": seconds(row.slowed),
                 "exposed_s": seconds(row.exposed),
                 "efficiency": self.efficiency(row),
                 "has_prices": row.has_prices,

@@ -11,8 +11,6 @@ pub(super) struct StepRow {
     pub(super) reducers: u32,
     /// The sums one after the other, without anything beside them.
     pub(super) communication: Picoseconds,
-    /// How much longer the backward pass takes, because sums use its cores.
-    pub(super) slowed: Picoseconds,
     pub(super) exposed: Picoseconds,
     pub(super) step: Picoseconds,
     /// Some of its sums were counted, and not simulated.

@@ -64,34 +64,33 @@ fn a_step_is_what_it_is_by_hand() {
     assert!((number(row, "step_s") - (0.0185 + number(row, "exposed_s"))).abs() < 1e-9, "{row}");
 }
 
-/// The measured profile without sums: two workers share the two cores of each host, or of the one computer that plays all of them.
+/// The measured profile without sums: one worker on the two cores of its host, or four on those of one computer that plays all hosts.
 #[test]
-fn sums_slow_computing_down_if_the_profile_says_that_they_share_its_cores() {
+fn without_idle_cores_all_sums_are_exposed() {
     let folder = std::env::temp_dir();
     let file = |name: &str| folder.join(format!("herringbone-training-{}-{name}", std::process::id()));
     let (profile, constants) = (file("alone.json"), file("constants"));
     let text = std::fs::read_to_string(MEASURED).unwrap();
     std::fs::write(&profile, text.replace("\"sums\": true", "\"sums\": false")).unwrap();
     let of = |model: &str, per_host: &str, shared: &str| {
-        // A core needs 10 ms for each MiB that is sent, and as much for each that is received.
-        let costs = "send_gb_per_s = 0.1\nreceive_gb_per_s = 0.1\n";
-        std::fs::write(&constants, format!("{costs}port_gbit_per_s = 1\nshared_cores = {shared}\n")).unwrap();
+        std::fs::write(&constants, format!("port_gbit_per_s = 1\nshared_cores = {shared}\n")).unwrap();
         let args = ["--model", model, "--algorithm", "ring", "--workers", "4", "--per-host", per_host];
-        let row = steps(&[&args[..], &["--calibration", constants.to_str().unwrap()]].concat()).remove(0);
-        (number(&row, "slowed_s"), number(&row, "exposed_s"), number(&row, "step_s"))
+        let args = [&args[..], &["--in-flight", "1", "--calibration", constants.to_str().unwrap()]].concat();
+        let row = steps(&args).remove(0);
+        (number(&row, "step_s"), number(&row, "communication_s"), number(&row, "exposed_s"))
     };
     let alone = profile.to_str().unwrap();
-    let (slowed, exposed, step) = of(MEASURED, "1", "0");
-    assert_eq!(slowed, 0.0);
-    assert!((step - 0.0185 - exposed).abs() < 1e-9);
-    // One thread computes on two cores, and the other core has the sums.
-    assert_eq!(of(alone, "1", "0").0, 0.0);
-    // Four threads of one computer compute on two cores, which all sums use, too.
-    let (slowed, exposed, step) = of(alone, "1", "2");
-    assert!(slowed > 0.003, "{slowed}");
-    assert!((step - 0.0215 - slowed - exposed).abs() < 1e-9);
-    let table = shown(&["--model", alone, "--algorithm", "ring", "--workers", "4", "--gbps", "1"]).unwrap();
-    assert!(table.contains("slowed") && table.contains("share 2 cores with threads that compute"), "{table}");
+    // 3 ms after the last gradient are work if nothing was summed. One core of each host is idle.
+    let (step, sums, exposed) = of(alone, "1", "0");
+    assert!((step - 0.0215 - exposed).abs() < 1e-9 && exposed < 0.9 * sums, "{step} {sums} {exposed}");
+    assert!((of(MEASURED, "1", "0").2 - exposed).abs() < 1e-9);
+    for (per_host, shared) in [("1", "2"), ("2", "0"), ("4", "0")] {
+        let (step, sums, exposed) = of(alone, per_host, shared);
+        assert!((exposed - sums).abs() < 1e-9, "{sums} {exposed}");
+        assert!((step - 0.0215 - sums).abs() < 1e-9, "{step} {sums}");
+    }
+    let text = shown(&["--model", alone, "--algorithm", "ring", "--workers", "4", "--gbps", "1"]).unwrap();
+    assert!(text.contains("measured without sums, on 2 cores, 1 threads a worker"), "{text}");
     for path in [&profile, &constants] {
         std::fs::remove_file(path).unwrap();
     }

@@ -58,7 +58,7 @@ impl TrainedStep {
                     profile.parameters().map(|parameter| parameter.ready.unwrap_or(measured.backward));
                 let basis = match measured.alone_on {
                     Some(ComputingCores { all, threads }) => format!(
-                        "seconds as measured without sums, which share {all} cores with threads that compute, {threads} of each worker"
+                        "seconds as measured without sums, on {all} cores, {threads} threads a worker"
                     ),
                     None => "seconds as measured".to_owned(),
                 };

@@ -2,7 +2,7 @@
 
 use super::{
     bucket::Bucket,
-    cores::{ComputingCores, SharedComputing},
+    cores::{ComputingCores, SumClock},
 };
 use crate::simulate::Picoseconds;
 use alloc::{collections::BinaryHeap, vec::Vec};
@@ -17,8 +17,9 @@ pub struct TrainingStep {
     pub backward: Picoseconds,
     /// What needs all sums and follows them: the optimizer, and the rest of the step.
     pub after: Picoseconds,
-    /// The cores that it computes on, if threads of sums run on them, too. These come first: they wait most of the time, and the system lets a
-    /// thread that has waited run at once. So computing has what they leave, and gradients are ready later. `None`: sums take none of its cores.
+    /// The cores that it computes on, if threads of sums run on them, too. A thread that computes keeps its core: one that sums sleeps between
+    /// messages, and whenever it wakes it waits for a core. So sums have the idle cores until the backward pass is over. `None`: sums take none of
+    /// its cores.
     pub cores: Option<ComputingCores>,
 }
 
@@ -55,11 +56,9 @@ pub struct SummedBucket {
 pub struct StepTimeline {
     /// Each bucket, in the order of the sums.
     pub buckets: Vec<SummedBucket>,
-    /// How much longer the backward pass takes, because sums use its cores.
-    pub slowed: Picoseconds,
     /// How long the sums go on after the backward pass.
     pub exposed: Picoseconds,
-    /// The whole step: computing, how much it is slowed, and what is exposed.
+    /// The whole step: computing, and what is exposed.
     pub total: Picoseconds,
 }
 
@@ -75,32 +74,34 @@ pub fn timeline(
     mut cost: impl FnMut(&Bucket) -> BucketCost,
 ) -> StepTimeline {
     let most = in_flight.max(1) as usize;
-    let mut computing = SharedComputing::on(step.cores);
+    let computed = step.forward.saturating_add(step.backward);
+    let costs: Vec<BucketCost> = buckets.iter().map(&mut cost).collect();
+    let clock = SumClock::of(computed, step.cores, &costs);
+    // From here on times are those of sums.
     let mut ends = BinaryHeap::new();
     // When the last bucket was begun, and from when on the busiest place is free.
     let (mut begun, mut free): (Picoseconds, Picoseconds) = (0, 0);
     let mut summed = Vec::with_capacity(buckets.len());
-    for bucket in buckets {
-        let mut begin = begun.max(computing.reaches(step.forward.saturating_add(bucket.ready)));
+    for (bucket, cost) in buckets.iter().zip(costs) {
+        let mut begin = begun.max(clock.of_sums(step.forward.saturating_add(bucket.ready)));
         if ends.len() == most
             && let Some(Reverse(end)) = ends.pop()
         {
             begin = begin.max(end);
         }
-        let BucketCost { time, busy, cores } = cost(bucket);
+        let BucketCost { time, busy, .. } = cost;
         let served = begin.max(free);
         let end = served.saturating_add(time);
         (begun, free) = (begin, served.saturating_add(busy.min(time)));
-        computing.shares(served..end, cores);
         ends.push(Reverse(end));
         summed.push(SummedBucket { begin, end });
     }
-    let alone = step.forward.saturating_add(step.backward);
-    let computed = computing.reaches(alone);
+    for bucket in &mut summed {
+        (bucket.begin, bucket.end) = (clock.of_all(bucket.begin), clock.of_all(bucket.end));
+    }
     let last = summed.iter().map(|bucket| bucket.end).max().unwrap_or(0);
-    let (slowed, exposed) = (computed - alone, last.saturating_sub(computed));
-    let total = step.computing().saturating_add(slowed).saturating_add(exposed);
-    StepTimeline { buckets: summed, slowed, exposed, total }
+    let exposed = last.saturating_sub(computed);
+    StepTimeline { buckets: summed, exposed, total: step.computing().saturating_add(exposed) }
 }
 
 #[cfg(test)]
@@ -166,46 +167,53 @@ mod tests {
         assert_eq!(found.exposed, 40);
     }
 
-    /// Two cores and two threads that compute. The first bucket is ready after 40 of 200, and its sum keeps the cores busy for 60 in 50: computing gets 40 of
-    /// 100. The second one is ready with the last gradient, 30 later than without sums, and slows nothing.
+    /// The backward pass ends at 300. The first bucket is ready at 140, and its sum takes 80, with two cores for all that time; the second one is ready with the
+    /// last gradient and takes 20.
     #[test]
-    fn sums_slow_computing_down_by_what_they_take_of_its_cores() {
-        let buckets = [bucket(50, 40), bucket(20, 200)];
-        let cost = |bucket: &Bucket| BucketCost { cores: bucket.bytes * 6 / 5, ..by_bytes(bucket) };
-        let on = |all, threads, cost: &dyn Fn(&Bucket) -> BucketCost| {
+    fn while_workers_compute_sums_have_the_idle_cores() {
+        let buckets = [bucket(80, 40), bucket(20, 200)];
+        let cost = |bucket: &Bucket| BucketCost { cores: 2 * bucket.bytes, ..by_bytes(bucket) };
+        let on = |all, threads| {
             let step = TrainingStep { cores: Some(ComputingCores { all, threads }), ..STEP };
-            let found = timeline(&step, &buckets, 4, cost);
-            assert_eq!(found.total, STEP.computing() + found.slowed + found.exposed);
-            (found.slowed, found.exposed, found.buckets[1].begin)
+            let StepTimeline { buckets, exposed, total } = timeline(&step, &buckets, 4, cost);
+            assert_eq!(total, STEP.computing() + exposed);
+            (buckets[0].end, exposed)
         };
-        assert_eq!(on(2, 2, &cost), (30, 20, 330));
-        // More threads than cores share the same two.
-        assert_eq!(on(2, 5, &cost), (30, 20, 330));
-        // A core that nobody computes on takes 50 of the 60, and two take all.
-        assert_eq!(on(2, 1, &cost), (10, 20, 310));
-        assert_eq!(on(3, 1, &cost), (0, 20, 300));
-        // A sum that keeps all cores busy leaves computing nothing.
-        assert_eq!(on(1, 4, &cost), (50, 20, 350));
-        assert_eq!(on(1, 1, &by_bytes), (0, 20, 300));
+        // Two idle cores are enough.
+        for (all, threads) in [(2, 0), (3, 1), (6, 4), (9, 2)] {
+            assert_eq!(on(all, threads), (220, 20));
+        }
+        // One has half of it done in twice the time, until 300.
+        assert_eq!(on(2, 1), (300, 20));
+        assert_eq!(on(4, 3), (300, 20));
+        // Without an idle core all sums are after the backward pass.
+        for (all, threads) in [(2, 2), (2, 4), (0, 1), (1, 8)] {
+            assert_eq!(on(all, threads), (380, 100));
+        }
+        // Half done is half left.
+        let step = TrainingStep { cores: Some(ComputingCores { all: 2, threads: 1 }), ..STEP };
+        let late = timeline(&step, &[bucket(80, 100)], 4, cost);
+        assert_eq!((late.buckets[0].begin, late.exposed), (200, 30));
     }
 
     #[test]
-    fn a_slower_step_lies_between_hidden_sums_and_sums_after_it() {
+    fn more_idle_cores_never_take_longer() {
         for seed in 0..2_000 {
             let chance = &mut SplitMix::new(seed);
             let (buckets, mut costs) = random(chance);
-            let [all, threads] = [1 + chance.below(4) as u32, 1 + chance.below(6) as u32];
             for cost in &mut costs {
-                cost.cores = chance.below(1 + cost.time as usize * all as usize) as u64;
+                cost.cores = chance.below(1 + cost.time as usize * 3) as u64;
             }
-            let step = TrainingStep { cores: Some(ComputingCores { all, threads }), ..STEP };
-            let of = |step| timeline(step, &buckets, 4, |bucket| costs[bucket.bytes as usize]);
-            let (shared, apart) = (of(&step), of(&STEP));
-            let used: Picoseconds = costs.iter().map(|cost| cost.cores).sum();
-            let most = used / u64::from(threads.min(all));
-            assert!(shared.slowed <= most + costs.len() as u64, "seed {seed}: {} {most}", shared.slowed);
-            assert!(shared.total >= apart.total, "seed {seed}");
-            assert!(shared.total <= apart.total + shared.slowed, "seed {seed}");
+            let of = |cores| {
+                let step = TrainingStep { cores, ..STEP };
+                timeline(&step, &buckets, 4, |bucket| costs[bucket.bytes as usize]).total
+            };
+            let apart = of(None);
+            let all: Vec<_> = (4..=7).map(|all| of(Some(ComputingCores { all, threads: 4 }))).collect();
+            assert!(all.is_sorted_by(|fewer, more| fewer >= more), "seed {seed}: {all:?}");
+            assert_eq!(all[3], apart, "seed {seed}: three cores are enough for each sum");
+            let most: Picoseconds = costs.iter().map(|cost| cost.time).sum();
+            assert!(all[0] <= STEP.computing() + most, "seed {seed}");
         }
     }
 
