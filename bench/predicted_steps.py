@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 from figures import duration
+from machine import machine
 from predicted_ports import run
 from predicted_steps_worker import MODELS
 from processes import Here, JobFailed, Namespaces, NoNamespaces, Processes
@@ -102,8 +103,11 @@ class Trainings:
         for size in sizes:
             asked = [self.options.binary, "explain", "--ranks", workers, "--per-host", per_host, "--sizes", size, "--json"]
             found.add(run(asked, os.environ)["algorithm"])
-        say(f"{model} on {place}: {found}")
-        found = run([*words, "--algorithm", sorted(found)[0]], os.environ)
+        if len(found) > 1:
+            raise JobFailed(
+                f"{model} on {place}: its buckets are summed by {', '.join(sorted(found))}, and a prediction is for one: change the model"
+            )
+        found = run([*words, "--algorithm", *found], os.environ)
         return found | {"step": found["steps"][0]}
 
     def measured(self, place, model):
@@ -198,6 +202,8 @@ def page(options, rows):
         "ran in turns. A job's figure is the median of its steps on rank 0. Four ranks of one host profiled each model without sums, with one thread",
         f"each on {os.cpu_count()} cores. `herringbone bench --calibrate` fitted constants to sums of each layout. Hosts are network namespaces of this computer",
         "with 500 Mbit/s each, so that all ranks share its cores there, too.",
+        "",
+        *(f"* {name}: {value}" for name, value in machine().items()),
         "",
         table(HEAD, map(cells_of, rows)),
         "",

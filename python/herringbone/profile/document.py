@@ -121,7 +121,7 @@ class Measured:
     backward_seconds: float
     """From the beginning of the last backward pass to its last gradient."""
     tail_seconds: float
-    """From the last gradient to the end of the backward pass: under DDP, waiting for sums. Without sums it is work of DDP, such as copies."""
+    """From the last gradient to the end of the backward pass: under DDP, waiting for sums. Without sums it is work of DDP, such as copies, and waiting for the slowest rank."""
     optimizer_seconds: float
     other_seconds: float
     """Everything else: loading data, the loss, setting gradients to zero."""

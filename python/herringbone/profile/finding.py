@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
@@ -160,13 +161,15 @@ def reported_buckets(wrapper: DistributedDataParallel) -> list[list[int]]:
 def leave_sums_out(wrapper: DistributedDataParallel) -> None:
     """Have DDP keep each rank's own gradients, with all that it does beside sums: buckets and copies.
 
+    For each bucket the ranks sum one number in place of it, so that they stay in step and wait for the slowest one as they do in a training.
+
     Raises:
         ProfileError: the script has a hook of its own for sums, and DDP has one at most.
     """
 
     def kept(_: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(bucket.buffer())
+        work = dist.all_reduce(torch.zeros(1), group=wrapper.process_group, async_op=True)
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda _: bucket.buffer())
         return future
 
     # DDP compares annotations with types, and here they are texts.

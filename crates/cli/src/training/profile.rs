@@ -148,7 +148,7 @@ fn measured(given: &Value, run: &Value) -> Result<MeasuredStep, String> {
     Ok(MeasuredStep {
         forward: of("accumulation_seconds")? + of("forward_seconds")?,
         backward: of("backward_seconds")?,
-        // Where nothing is summed nobody waits, and all of the tail is work.
+        // Where nothing is summed the tail is copies, and waiting for slower ranks, as every step has it.
         after: of("optimizer_seconds")? + of("other_seconds")? + if has_sums { 0.0 } else { tail },
         alone_on: if has_sums { None } else { Some(cores(run)?) },
     })
