@@ -23,6 +23,6 @@ mod bucket;
 mod cores;
 mod overlap;
 
-pub use bucket::{Bucket, BucketLimits, Gradient, buckets, by_arrival};
+pub use bucket::{Bucket, BucketCost, BucketLimits, Gradient, buckets, by_arrival};
 pub use cores::ComputingCores;
-pub use overlap::{BucketCost, StepTimeline, SummedBucket, TrainingStep, timeline};
+pub use overlap::{StepTimeline, SummedBucket, TrainingStep, timeline};

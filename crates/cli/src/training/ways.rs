@@ -286,10 +286,8 @@ impl Known {
         let Self { time, busy, port, cores, .. } = *self;
         match is_pushed_first {
             false => BucketCost { time, busy, cores },
-            true => {
-                let busy_twice = busy.max(port.saturating_mul(2));
-                BucketCost { time: pushed_first(time, busy, port), busy: busy_twice, cores }
-            }
+            // Another bucket is pushed while this one is pulled, so each way of the port is busy once.
+            true => BucketCost { time: pushed_first(time, busy, port), busy, cores },
         }
     }
 }

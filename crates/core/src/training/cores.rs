@@ -1,6 +1,6 @@
 //! Sums on the cores of workers that compute.
 
-use super::overlap::BucketCost;
+use super::bucket::BucketCost;
 use crate::simulate::Picoseconds;
 
 /// The cores of a computer on which workers compute and sum.

@@ -1,7 +1,7 @@
 //! When buckets are summed, and how long a step takes by it.
 
 use super::{
-    bucket::Bucket,
+    bucket::{Bucket, BucketCost},
     cores::{ComputingCores, SumClock},
 };
 use crate::simulate::Picoseconds;
@@ -28,18 +28,6 @@ impl TrainingStep {
     pub fn computing(&self) -> Picoseconds {
         self.forward.saturating_add(self.backward).saturating_add(self.after)
     }
-}
-
-/// What the sum of a bucket costs where no other one is under way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BucketCost {
-    /// From the call to the return on the last worker.
-    pub time: Picoseconds,
-    /// For how long the busiest thread or port is busy with it; what is more than `time` counts as `time`. Sums that are under way
-    /// together share that thread or port, and hide the rest of `time`, such as latencies, behind each other.
-    pub busy: Picoseconds,
-    /// For how long it keeps cores busy on which workers compute: all threads of one computer together.
-    pub cores: Picoseconds,
 }
 
 /// When a bucket is summed, from the beginning of the step.
