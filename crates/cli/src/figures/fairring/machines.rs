@@ -151,7 +151,7 @@ impl<'a> FairringSums<'a> {
         count: u32,
         staging: SliceStaging,
     ) -> Result<Picoseconds, Failure> {
-        const NOTHING: TrainingStep = TrainingStep { forward: 0, backward: 0, after: 0 };
+        const NOTHING: TrainingStep = TrainingStep { forward: 0, backward: 0, after: 0, cores: None };
         let buckets = vec![Bucket { kind: self.kind, bytes, ready: 0 }; count as usize];
         Ok(self.step(library, machines, &NOTHING, &buckets, staging)?.total)
     }

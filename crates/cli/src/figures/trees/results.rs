@@ -262,8 +262,9 @@ fn trained(inputs: &TreesInputs, model: &str) -> Result<(TrainingStep, Vec<Bucke
     let TrainedStep { step, buckets, .. } =
         TrainedStep::of(&training::find_model(model)?, choice).map_err(refused)?;
     let faster = |time: Picoseconds| (time as f64 / inputs.speed) as Picoseconds;
-    let TrainingStep { forward, backward, after } = step;
-    let step = TrainingStep { forward: faster(forward), backward: faster(backward), after: faster(after) };
+    let TrainingStep { forward, backward, after, cores } = step;
+    let step =
+        TrainingStep { forward: faster(forward), backward: faster(backward), after: faster(after), cores };
     let keys = buckets.into_iter().map(|key| Bucket { ready: faster(key.ready), ..key }).collect();
     Ok((step, keys))
 }

@@ -177,7 +177,7 @@ impl TreesSums {
         elements: u64,
         count: u32,
     ) -> Result<Picoseconds, Failure> {
-        const NOTHING: TrainingStep = TrainingStep { forward: 0, backward: 0, after: 0 };
+        const NOTHING: TrainingStep = TrainingStep { forward: 0, backward: 0, after: 0, cores: None };
         let keys = vec![Bucket { kind: 0, bytes: elements * F32, ready: 0 }; count as usize];
         Ok(self.step(store, &NOTHING, &keys)?.total)
     }
@@ -192,9 +192,11 @@ fn cost(way: PushPullWay, predicted: &Prediction, rig: &Rig) -> BucketCost {
     let links = predicted.used.iter().filter(|used| !is_thread(&used.place)).map(|used| used.busy);
     let two_ways = pushed_first(total, busiest, links.max().unwrap_or(0));
     match way {
-        PushPullWay::SingleTree | PushPullWay::ManyTrees => BucketCost { time: two_ways, busy: busiest },
-        PushPullWay::Server => BucketCost { time: two_ways, busy: in_turn(predicted, rig) },
-        PushPullWay::Nccl => BucketCost { time: total, busy: busiest },
+        PushPullWay::SingleTree | PushPullWay::ManyTrees => {
+            BucketCost { time: two_ways, busy: busiest, cores: 0 }
+        }
+        PushPullWay::Server => BucketCost { time: two_ways, busy: in_turn(predicted, rig), cores: 0 },
+        PushPullWay::Nccl => BucketCost { time: total, busy: busiest, cores: 0 },
     }
 }
 
