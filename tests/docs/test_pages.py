@@ -102,7 +102,7 @@ DRAWN = {
     "show-all": "show --algorithm one_shot --ranks 7",
     "show-served": "show --algorithm mixed --ranks 5 --reducers 3",
     "show-chunks": "show --algorithm radix --ranks 11",
-    "show-moved": "show --algorithm radix --ranks 5 --collective all_to_all",
+    "show-moved": "show --algorithm one_shot --ranks 5 --collective all_to_all",
     "show-one": "show --algorithm radix --ranks 1",
 }
 """Commands that draw what `--svg` names."""

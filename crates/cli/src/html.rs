@@ -2,7 +2,7 @@
 
 use herringbone::svg::escaped;
 
-const STYLE: &str = include_str!("html/page.css");
+const STYLE: &str = include_str!("html/assets/page.css");
 
 /// What a page is made of.
 pub(crate) struct Parts<'a> {
