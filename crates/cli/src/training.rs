@@ -82,6 +82,7 @@ fn row(
         &TrainingStep { cores: step.cores.map(|of_one| asked.machines.cores(of_one, workers)), ..*step };
     let mut row = StepRow {
         algorithm: way.name.clone(),
+        chosen: Vec::new(),
         codec,
         workers,
         reducers: 0,
@@ -102,6 +103,9 @@ fn row(
     let StepTimeline { exposed, total, .. } =
         timeline(step, buckets, asked.in_flight, |_| each.next().unwrap_or_default());
     row.communication = found.buckets.iter().fold(0, |sum, cost| sum.saturating_add(cost.time));
+    if way.is_chosen() {
+        row.chosen = found.algorithms;
+    }
     (row.reducers, row.has_prices) = (found.reducers, found.has_prices);
     (row.exposed, row.step) = (exposed, total);
     Ok(Ok(row))

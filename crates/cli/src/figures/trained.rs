@@ -7,6 +7,7 @@ use crate::{
 };
 use herringbone::core::{
     codec::Codec,
+    plan::Guidance,
     simulate::{Calibration, SECOND, Workload},
     topology::Wiring,
     training::{StepTimeline, timeline},
@@ -34,6 +35,7 @@ pub(super) fn machines(constants: Calibration, per_host: u32, reducers: Option<u
         reducers,
         sizing: simulated::sizing,
         most_messages: MOST_MESSAGES,
+        guidance: Guidance::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     models::{self, NamedModel},
-    ways::{MOST_MESSAGES, SumWay, USUAL, WorkerMachines},
+    ways::{CHOSEN, MOST_MESSAGES, PARAMETER_SERVER, SumWay, USUAL, WorkerMachines},
     worker::{TrainedStep, WorkerChoice},
 };
 use crate::{
@@ -14,7 +14,12 @@ use crate::{
     topologies,
 };
 use herringbone::{
-    core::{codec::Codec, simulate::Workload, topology::Wiring},
+    core::{
+        codec::Codec,
+        plan::Guidance,
+        simulate::Workload,
+        topology::{RoundTrips, Wiring},
+    },
     settings::Environment,
 };
 use std::{collections::BTreeSet, path::PathBuf, str::FromStr};
@@ -35,7 +40,7 @@ pub(crate) struct SimulateTrainingOptions {
     /// Numbers of workers: 8, 8..4096 (doubling, both ends included) or a list; those of the topology if there is one, else 1..64
     #[arg(long, value_name = "NUMBERS")]
     workers: Option<Workers>,
-    /// all, or names as verify takes them, and parameter_server: ring,radix(8,8),parameter_server
+    /// all, or names as verify takes them, chosen (what a job chooses for each bucket) and parameter_server: chosen,ring,radix(8,8)
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = ways(), hide_possible_values = true)]
     algorithm: NameChoice<SumWay>,
     /// How messages are coded: names of codecs, like none,int8. Only sharded and reduction_server have codecs
@@ -84,6 +89,19 @@ struct WorkerMachinesOptions {
     constants: ConstantsOptions,
 }
 
+impl WorkerMachinesOptions {
+    /// What a job on these machines chooses by: constants if it knows some, else sizes, and the latency if it is long.
+    fn guidance(&self) -> Result<Guidance, Failure> {
+        let calibration = self.constants.calibrated()?;
+        let environment = Environment::of_process().guidance()?;
+        // A job knows its longest round trip, in microseconds.
+        let round_trip = self.constants.constants()?.latency / 500_000;
+        let trips = RoundTrips::new(&[0, u32::try_from(round_trip).unwrap_or(u32::MAX)], &[0, 1]);
+        let latency = trips.nanoseconds(&[0, 1]).map(|time| 1000 * time);
+        Ok(Guidance { calibration, latency, ..environment })
+    }
+}
+
 /// What is shown.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct TrainingShownOptions {
@@ -127,7 +145,7 @@ impl FromStr for Workers {
 
 fn ways() -> Completed<NameChoice<SumWay>> {
     let read = |text: &str| NameChoice::read(text, SumWay::parse);
-    Completed::new(read, [vec!["all", super::ways::PARAMETER_SERVER], names::algorithms()].concat())
+    Completed::new(read, [vec!["all", CHOSEN, PARAMETER_SERVER], names::algorithms()].concat())
 }
 
 /// Everything that the simulation needs.
@@ -155,7 +173,7 @@ impl SimulateTrainingOptions {
             }
             NameChoice::Named(named) => named.clone(),
         };
-        if self.machines.reducers.is_some() && !ways.iter().any(SumWay::needs_reducers) {
+        if self.machines.reducers.is_some() && !ways.iter().any(SumWay::has_reducers) {
             return Err(usage("--reducers changes nothing about these algorithms".to_owned()));
         }
         let wiring = self.machines.topology.as_deref().map(|file| {
@@ -171,6 +189,7 @@ impl SimulateTrainingOptions {
             reducers: self.machines.reducers,
             sizing: |hosts| Ok(Environment::of_process().sizing(hosts)?),
             most_messages: MOST_MESSAGES,
+            guidance: self.machines.guidance()?,
         };
         let mut codecs = self.codec.clone();
         codecs.dedup();

@@ -56,7 +56,7 @@ impl TrainingReport<'_> {
         let milliseconds = |time| format!("{:.1} ms", 1e3 * seconds(time));
         let rows = self.simulated.rows.iter().map(|row| {
             vec![
-                row.algorithm.clone(),
+                row.title(),
                 row.codec.to_string(),
                 row.workers.to_string(),
                 format!("{}{}", if row.has_prices { "~" } else { "" }, rate(Self::steps_per_second(row))),
@@ -125,6 +125,7 @@ impl TrainingReport<'_> {
         let rows = self.simulated.rows.iter().map(|row| {
             json!({
                 "algorithm": row.algorithm,
+                "chosen": row.chosen,
                 "codec": row.codec.to_string(),
                 "workers": row.workers,
                 "reducers": row.reducers,

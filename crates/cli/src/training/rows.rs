@@ -5,7 +5,10 @@ use herringbone::core::{codec::Codec, simulate::Picoseconds};
 /// What a step takes by one way, among so many workers.
 #[derive(Clone, Debug)]
 pub(super) struct StepRow {
+    /// The way's name.
     pub(super) algorithm: String,
+    /// What a job chooses for each bucket, where the way is its choice.
+    pub(super) chosen: Vec<String>,
     pub(super) codec: Codec,
     pub(super) workers: u32,
     pub(super) reducers: u32,
@@ -15,6 +18,19 @@ pub(super) struct StepRow {
     pub(super) step: Picoseconds,
     /// Some of its sums were counted, and not simulated.
     pub(super) has_prices: bool,
+}
+
+impl StepRow {
+    /// The way's name, with the algorithms that a job chooses.
+    pub(super) fn title(&self) -> String {
+        let mut chosen: Vec<&str> = self.chosen.iter().map(String::as_str).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        match chosen[..] {
+            [] => self.algorithm.clone(),
+            _ => format!("{}: {}", self.algorithm, chosen.join(", ")),
+        }
+    }
 }
 
 /// A way that has no row for some numbers of workers.

@@ -1,6 +1,14 @@
 use super::*;
 use crate::{Command, Verb};
 use clap::Parser;
+use herringbone::{
+    Collective, ReduceOp,
+    core::{
+        element::DType,
+        group::Group,
+        plan::{Request, choose},
+    },
+};
 use serde_json::Value;
 
 const MEASURED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/profiles/measured.json");
@@ -164,6 +172,42 @@ fn options_that_do_nothing_are_refused() {
     }
 }
 
+/// What a job chooses differs between small buckets and large ones, and its costs are those of the algorithms that it names.
+#[test]
+fn the_choice_of_a_job_is_that_of_explain_for_each_bucket() {
+    let args = |ways| ["--model", "resnet50", "--workers", "8", "--gbps", "1", "--algorithm", ways];
+    let chosen = &steps(&args("chosen"))[0];
+    let names = chosen["chosen"].as_array().unwrap();
+    let buckets = object(&args("chosen"))["buckets"].as_array().unwrap().clone();
+    assert_eq!(names.len(), buckets.len());
+    for (name, bucket) in names.iter().zip(&buckets) {
+        let group = Group::of_size(8);
+        let hosts: Vec<u32> = (0..8).collect();
+        let count = bucket["bytes"].as_u64().unwrap() as usize / 4;
+        let of_elements =
+            Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, count, &group);
+        let request = Request { hosts: &hosts, ..of_elements };
+        assert_eq!(*name, choose(&request).unwrap().algorithm.to_string());
+    }
+    let said = &steps(&args(names[0].as_str().unwrap()))[0];
+    assert_eq!(number(chosen, "step_s"), number(said, "step_s"));
+    // Constants decide where a job has some, and reducers are chosen only if there are some.
+    let served = [&args("chosen")[..], &["--reducers", "8"]].concat();
+    assert_eq!((number(chosen, "reducers"), number(&steps(&served)[0], "reducers")), (0.0, 8.0));
+    assert_ne!(steps(&served)[0]["chosen"], chosen["chosen"]);
+}
+
+/// Messages that are long on their way are few: a job knows the round trip between hosts, and one host has none.
+#[test]
+fn a_long_way_changes_what_a_job_chooses_between_hosts() {
+    let chosen = |per_host: &str, latency: &str| {
+        let args = ["--model", "alexnet", "--workers", "8", "--per-host", per_host, "--latency-us", latency];
+        steps(&[&args[..], &["--algorithm", "chosen", "--bucket-mib", "0.5"]].concat())[0]["chosen"].clone()
+    };
+    assert_ne!(chosen("1", "30"), chosen("1", "30000"));
+    assert_eq!(chosen("8", "30"), chosen("8", "30000"));
+}
+
 /// `UPDATE_GOLDEN=1` writes it again.
 #[test]
 fn a_table_is_as_it_was() {
@@ -173,7 +217,7 @@ fn a_table_is_as_it_was() {
         std::fs::write(GOLDEN, &found).unwrap();
     }
     assert_eq!(found, std::fs::read_to_string(GOLDEN).unwrap());
-    assert_eq!(found.lines().count(), 1 + 7 * 5);
+    assert_eq!(found.lines().count(), 1 + 8 * 5);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use herringbone::{
         element::DType,
         group::{Group, Rank},
         plan::{
-            PriceBasis, Request,
+            Guidance, PriceBasis, Request,
             predicted::{Unpriced, predicted},
             price,
         },
@@ -26,9 +26,11 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 /// What the parameter server is called.
 pub(crate) const PARAMETER_SERVER: &str = "parameter_server";
+/// What a job's own choice is called.
+pub(super) const CHOSEN: &str = "chosen";
 /// Those that `all` means: each family once.
-pub(crate) const USUAL: [&str; 7] =
-    ["ring", "tree", "double_tree", "reduction_server", "sharded", "star", PARAMETER_SERVER];
+pub(crate) const USUAL: [&str; 8] =
+    [CHOSEN, "ring", "tree", "double_tree", "reduction_server", "sharded", "star", PARAMETER_SERVER];
 
 /// The most messages that a simulation goes through by default: tables have hundreds of simulations.
 pub(crate) const MOST_MESSAGES: u64 = 100_000;
@@ -41,7 +43,8 @@ const NANOSECOND: Picoseconds = 1000;
 pub(crate) struct SumWay {
     /// As the user calls it.
     pub(crate) name: String,
-    algorithm: Algorithm,
+    /// `None`: the one that a job would choose for each bucket.
+    algorithm: Option<Algorithm>,
     /// Workers push all of a bucket before they pull any of it.
     is_pushed_first: bool,
 }
@@ -50,16 +53,37 @@ impl SumWay {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let name = text.trim().to_owned();
         let is_pushed_first = name == PARAMETER_SERVER;
-        let algorithm = match is_pushed_first {
-            true => Algorithm::ReductionServer,
-            false => parse_algorithm(&name)
-                .map_err(|error| format!("{error}; or {PARAMETER_SERVER}, which is no algorithm of a sum"))?,
+        let algorithm = match name.as_str() {
+            CHOSEN => None,
+            PARAMETER_SERVER => Some(Algorithm::ReductionServer),
+            _ => Some(parse_algorithm(&name).map_err(|error| {
+                format!("{error}; or {PARAMETER_SERVER}, or {CHOSEN}, which are no algorithms of a sum")
+            })?),
         };
         Ok(Self { name, algorithm, is_pushed_first })
     }
 
-    pub(crate) fn needs_reducers(&self) -> bool {
-        self.algorithm.needs_reducers()
+    fn needs_reducers(&self) -> bool {
+        self.algorithm.as_ref().is_some_and(Algorithm::needs_reducers)
+    }
+
+    /// Whether a job would choose the algorithm.
+    pub(super) fn is_chosen(&self) -> bool {
+        self.algorithm.is_none()
+    }
+
+    /// Whether it uses reducers, if there are some.
+    pub(super) fn has_reducers(&self) -> bool {
+        self.algorithm.as_ref().is_none_or(Algorithm::needs_reducers)
+    }
+
+    /// How many reducers it has: as many as workers unless said, and those that a job has if it chooses.
+    fn reducers(&self, said: Option<u32>, workers: u32) -> u32 {
+        match self.algorithm {
+            None => said.unwrap_or(0),
+            Some(_) if self.needs_reducers() => said.unwrap_or(workers),
+            Some(_) => 0,
+        }
     }
 
     /// Whether it has a form for this codec, whatever the number of workers.
@@ -67,7 +91,7 @@ impl SumWay {
     /// # Errors
     /// Why not.
     pub(crate) fn is_coded_by(&self, codec: Codec) -> Result<(), String> {
-        let algorithm = self.coded(codec)?;
+        let Some(algorithm) = self.coded(codec)? else { return Ok(()) };
         let layout = Layout { reducers: 1, ..Layout::default() };
         match algorithm.schedule(Collective::AllReduce, &Group::of_size(2), &layout) {
             Err(why) if codec != Codec::Plain => Err(why.to_string()),
@@ -76,13 +100,13 @@ impl SumWay {
     }
 
     /// The algorithm whose messages this codec shortens.
-    fn coded(&self, codec: Codec) -> Result<Algorithm, String> {
+    fn coded(&self, codec: Codec) -> Result<Option<Algorithm>, String> {
         match codec {
             Codec::Plain => Ok(self.algorithm.clone()),
             _ if self.is_pushed_first => {
                 Err("parameters are pulled, and codecs are for gradients".to_owned())
             }
-            _ => Ok(self.algorithm.plain().clone().coded()),
+            _ => Ok(self.algorithm.as_ref().map(|algorithm| algorithm.plain().clone().coded())),
         }
     }
 }
@@ -98,6 +122,8 @@ pub(crate) struct WorkerMachines {
     pub(crate) sizing: fn(&[u32]) -> Result<Sizing, Failure>,
     /// Simulations go through no more messages; sums of more have prices.
     pub(crate) most_messages: u64,
+    /// What a job chooses algorithms by.
+    pub(crate) guidance: Guidance,
 }
 
 impl WorkerMachines {
@@ -113,8 +139,9 @@ impl WorkerMachines {
 }
 
 /// What is known of an all-reduce.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Known {
+    algorithm: String,
     time: Picoseconds,
     /// Of the busiest thread or port.
     busy: Picoseconds,
@@ -126,7 +153,7 @@ struct Known {
     is_price: bool,
 }
 
-/// An all-reduce: the algorithm, the codec, how many workers, and a bucket's type and bytes.
+/// An all-reduce: the algorithm or the choice, the codec, how many workers, and a bucket's type and bytes.
 type Key = (String, String, u32, u32, u64);
 
 /// What all-reduces take, each simulated once.
@@ -140,6 +167,8 @@ pub(crate) struct SumCosts<'a> {
 pub(crate) struct StepCosts {
     /// In the order of the buckets.
     pub(crate) buckets: Vec<BucketCost>,
+    /// The algorithm of each.
+    pub(crate) algorithms: Vec<String>,
     pub(crate) reducers: u32,
     /// Whether some were counted, and not simulated.
     pub(crate) has_prices: bool,
@@ -168,7 +197,7 @@ impl<'a> SumCosts<'a> {
     ) -> Result<Result<StepCosts, String>, Failure> {
         let hosts = layout::hosts(workers, self.machines.per_host.min(workers));
         let sizing = (self.machines.sizing)(&hosts)?;
-        let reducers = if way.needs_reducers() { self.machines.reducers.unwrap_or(workers) } else { 0 };
+        let reducers = way.reducers(self.machines.reducers, workers);
         let algorithm = match way.coded(codec) {
             Ok(algorithm) => algorithm,
             Err(why) => return Ok(Err(why)),
@@ -182,37 +211,40 @@ impl<'a> SumCosts<'a> {
             group: &group,
             hosts: &hosts,
             sizing,
-            verified: None,
+            verified: BTreeMap::new(),
         };
         let mut costs = StepCosts { reducers, ..StepCosts::default() };
         for bucket in buckets {
-            let name = asking.algorithm.to_string();
+            // The parameter server takes the simulations of its algorithm.
+            let name = asking.algorithm.as_ref().map_or_else(|| CHOSEN.to_owned(), Algorithm::to_string);
             let key = (name, codec.to_string(), workers, bucket.kind, bucket.bytes);
             let known = match self.found.entry(key) {
-                Entry::Occupied(known) => *known.get(),
+                Entry::Occupied(known) => known.get().clone(),
                 Entry::Vacant(place) => match asking.known(bucket) {
-                    Ok(known) => *place.insert(known),
+                    Ok(known) => place.insert(known).clone(),
                     Err(why) => return Ok(Err(why)),
                 },
             };
             costs.has_prices |= known.is_price;
             costs.buckets.push(known.cost(way.is_pushed_first));
+            costs.algorithms.push(known.algorithm);
         }
         Ok(Ok(costs))
     }
 }
 
-/// All-reduces of one algorithm among so many workers.
+/// All-reduces of one way among so many workers.
 struct Asking<'a> {
     machines: &'a WorkerMachines,
-    algorithm: Algorithm,
+    /// `None`: the one that a job would choose.
+    algorithm: Option<Algorithm>,
     codec: Codec,
     reducers: u32,
     group: &'a Group,
     hosts: &'a [u32],
     sizing: Sizing,
-    /// The schedule, once a simulation has asked for it.
-    verified: Option<Verified>,
+    /// The schedules of algorithms for which simulations have asked.
+    verified: BTreeMap<String, Verified>,
 }
 
 impl Asking<'_> {
@@ -223,16 +255,6 @@ impl Asking<'_> {
             return Err(format!("codecs are for f32, and gradients are {dtype}"));
         }
         let links = self.machines.wiring.links.as_ref();
-        let verified = match self.verified.take() {
-            Some(verified) => verified,
-            None => {
-                let layout = Layout { reducers: self.reducers, hosts: self.hosts, links };
-                let schedule = self.algorithm.schedule(Collective::AllReduce, self.group, &layout);
-                let schedule = schedule.map_err(|why| why.to_string())?;
-                verify(schedule, Collective::AllReduce, self.group).map_err(|why| why.to_string())?
-            }
-        };
-        let verified = self.verified.insert(verified);
         let count = usize::try_from(bucket.bytes.div_ceil(dtype.bytes() as u64)).unwrap_or(usize::MAX);
         let request = Request {
             reducers: self.reducers,
@@ -242,13 +264,32 @@ impl Asking<'_> {
             ports: self.machines.wiring.ports.as_ref(),
             ..Request::of_elements(Collective::AllReduce, dtype, ReduceOp::Sum, count, self.group)
         };
+        let algorithm = match &self.algorithm {
+            Some(algorithm) => algorithm.clone(),
+            None => self.chosen(request, count)?,
+        };
+        let name = algorithm.to_string();
+        let verified = match self.verified.entry(name.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let layout = Layout { reducers: self.reducers, hosts: self.hosts, links };
+                let schedule = algorithm.schedule(Collective::AllReduce, self.group, &layout);
+                let schedule = schedule.map_err(|why| why.to_string())?;
+                let verified = verify(schedule, Collective::AllReduce, self.group);
+                place.insert(verified.map_err(|why| why.to_string())?)
+            }
+        };
         let basis = PriceBasis { known: &self.machines.constants, sizing: self.sizing };
-        match predicted(self.machines.most_messages, &request, &self.algorithm, verified, basis) {
-            Ok(simulated) => Ok(Known::of(&simulated, self.hosts, self.machines.constants.shared_cores)),
+        match predicted(self.machines.most_messages, &request, &algorithm, verified, basis) {
+            Ok(simulated) => {
+                let shared_cores = self.machines.constants.shared_cores;
+                Ok(Known { algorithm: name, ..Known::of(&simulated, self.hosts, shared_cores) })
+            }
             Err(why @ Unpriced::TooManyMessages { .. }) => {
-                let time = price(&request, &self.algorithm, basis).ok_or_else(|| why.to_string())?;
+                let time = price(&request, &algorithm, basis).ok_or_else(|| why.to_string())?;
                 let time = time.saturating_mul(NANOSECOND);
-                Ok(Known { time, busy: time, port: self.port(bucket.bytes), cores: 0, is_price: true })
+                let port = self.port(bucket.bytes);
+                Ok(Known { algorithm: name, time, busy: time, port, cores: 0, is_price: true })
             }
             Err(why) => Err(why.to_string()),
         }
@@ -256,6 +297,18 @@ impl Asking<'_> {
 }
 
 impl Asking<'_> {
+    /// The algorithm that a job would choose.
+    fn chosen(&self, request: Request<'_>, count: usize) -> Result<Algorithm, String> {
+        // One host has no round trips.
+        let has_one_host = self.hosts.iter().all(|host| *host == self.hosts[0]);
+        let latency = self.machines.guidance.latency.filter(|_| !has_one_host);
+        let guidance = Guidance { latency, ..self.machines.guidance.clone() };
+        let forced = guidance.for_call(Collective::AllReduce, count, request.bytes);
+        let request = Request { forced: forced.as_ref(), ..request };
+        let choice = guidance.choose(&request, self.sizing).map_err(|why| why.to_string())?;
+        Ok(choice.algorithm)
+    }
+
     /// How long the busiest port carries a buffer one way, to reducers or from them: a host's, or a reducer's.
     fn port(&self, bytes: u64) -> Picoseconds {
         let Calibration { port, reducer_port, .. } = self.machines.constants;
@@ -274,6 +327,7 @@ impl Known {
         // What one sum leaves of shared cores is what others have at the same time.
         let shared = if shared_cores > 0 { cores / u64::from(shared_cores) } else { 0 };
         Self {
+            algorithm: String::new(),
             time: simulated.total(),
             busy: simulated.busiest().map_or(0, |used| used.busy).max(shared).min(simulated.total()),
             port: ports.max().unwrap_or(0),
@@ -371,7 +425,7 @@ mod tests {
     #[test]
     fn the_parameter_server_is_a_way_beside_all_algorithms() {
         assert!(SumWay::parse(" parameter_server").unwrap().needs_reducers());
-        assert_eq!(SumWay::parse("sharded").unwrap().algorithm, Algorithm::radix(vec![]));
+        assert_eq!(SumWay::parse("sharded").unwrap().algorithm, Some(Algorithm::radix(vec![])));
         assert!(SumWay::parse("rung").unwrap_err().contains("parameter_server"));
         for name in USUAL {
             assert_eq!(SumWay::parse(name).unwrap().name, name);

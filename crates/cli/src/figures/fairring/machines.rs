@@ -7,6 +7,7 @@ use crate::{
 };
 use herringbone::core::{
     codec::Codec,
+    plan::Guidance,
     prepare::Sizing,
     simulate::{Calibration, Costs, Overhead, Picoseconds, SECOND},
     topology::Wiring,
@@ -63,6 +64,7 @@ pub(super) fn machines(inputs: &FairringInputs, message: Picoseconds) -> WorkerM
             Ok(Sizing { hosts, shared: hosts == 1, segment_bytes: COARSE, most_staged: STAGED })
         },
         most_messages: MOST_MESSAGES,
+        guidance: Guidance::default(),
     }
 }
 
