@@ -8,6 +8,7 @@ mod exposure;
 mod interface;
 mod launchers;
 mod listening;
+mod nccl;
 mod nearest;
 mod place;
 mod reading;
@@ -18,6 +19,7 @@ mod trees;
 
 pub use admin::AdminSettings;
 pub use exposure::check_exposure;
+pub use nccl::{NcclInterface, NcclNetwork};
 pub use nearest::{UnknownName, nearest as nearest_name, parse_algorithm};
 pub use reading::{token_from_env, token_from_file, token_of_listener, token_openness, transport_from_env};
 pub(crate) use route::on_the_way_to;

@@ -195,19 +195,43 @@ fn unix_stream() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
+/// Sets up a TCP socket for collectives whose receiver always reads: as [`tune_tcp_buffers`], and with an error when sent data
+/// stays unacknowledged for `silence`, instead of the quarter of an hour that TCP would wait.
+///
+/// # Errors
+/// If it is no TCP socket.
+pub fn tune_tcp(socket: impl AsFd, silence: Duration) -> io::Result<()> {
+    sockopt::set_tcp_user_timeout(&socket, silence.as_millis().max(1).try_into().unwrap_or(u32::MAX))?;
+    tune_tcp_buffers(socket)
+}
+
+/// Has the kernel end a connection on which nothing is under way once the other host has been silent for `silence`: it asks that
+/// host three times within it. The kernel there answers, whatever its processes do.
+///
+/// # Errors
+/// If it is no TCP socket.
+pub fn keep_alive(socket: impl AsFd, silence: Duration) -> io::Result<()> {
+    // The first question comes after half of it, and the connection ends when the third has had no answer.
+    let between = (silence / 6).max(Duration::from_secs(1));
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, between * 3)?;
+    sockopt::set_tcp_keepintvl(&socket, between)?;
+    Ok(sockopt::set_tcp_keepcnt(&socket, 3)?)
+}
+
 /// Sets up a TCP socket for collectives: no delay, large buffers where the system lets us but little in them that cannot
-/// be sent yet, and an error when sent data stays unacknowledged for `silence`, instead of the quarter of an hour that
-/// TCP would wait. A connection within the host is told not to pace what it sends: it meets no congestion, and BBR, where
+/// be sent yet. A connection within the host is told not to pace what it sends: it meets no congestion, and BBR, where
 /// that is the system's choice, takes half as long again.
+///
+/// A receiver that does not read for long is no error: its full buffer stops the sender until it reads.
 ///
 /// A buffer is left to the kernel's own tuning where its limit (`net.core.rmem_max`, `wmem_max`) would give us less
 /// than that tuning does.
 ///
 /// # Errors
 /// If it is no TCP socket.
-pub fn tune_tcp(socket: impl AsFd, silence: Duration) -> io::Result<()> {
+pub fn tune_tcp_buffers(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_nodelay(&socket, true)?;
-    sockopt::set_tcp_user_timeout(&socket, silence.as_millis().max(1).try_into().unwrap_or(u32::MAX))?;
     set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT_BYTES)?;
     let enough = |limit: &str| {
         let limit = fs::read_to_string(limit).ok().and_then(|text| text.trim().parse::<usize>().ok());
@@ -483,6 +507,20 @@ mod tests {
         let unpaced = sockopt::tcp_congestion(&stream).unwrap() == UNPACED;
         assert_eq!(unpaced, allowed.split_whitespace().any(|name| name == UNPACED));
         assert!(tune_tcp(pair().0, Duration::from_secs(6)).is_err());
+    }
+
+    #[test]
+    fn a_connection_without_a_limit_of_silence_asks_only_while_it_is_idle() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        tune_tcp_buffers(&stream).unwrap();
+        keep_alive(&stream, Duration::from_secs(60)).unwrap();
+        assert!(stream.nodelay().unwrap() && sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 0);
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), Duration::from_secs(30));
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), Duration::from_secs(10));
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), 3);
+        assert!(tune_tcp_buffers(pair().0).is_err());
     }
 
     /// Whoever reads or writes next learns what has become of it.

@@ -53,6 +53,22 @@ impl Interfaces {
         chosen.ok_or_else(|| self.nothing(&choice, present))
     }
 
+    /// All interfaces that are chosen and have an address, each once, in the order of the choice. If the choice only excludes some,
+    /// those that lead to no other host are left out unless nothing else is left.
+    ///
+    /// # Errors
+    /// As [`address`](Self::address).
+    pub(super) fn all<'i>(&self, present: &'i [Interface]) -> Result<Vec<&'i Interface>> {
+        let choice = self.choice()?;
+        let chosen = choice.all(present);
+        if chosen.is_empty() { Err(self.nothing(&choice, present)) } else { Ok(chosen) }
+    }
+
+    /// As [`all`](Self::all) of a choice that excludes nothing: none if no interface has an address.
+    pub(super) fn without_choice(present: &[Interface]) -> Vec<&Interface> {
+        Choice { names: Vec::new(), excluded: true, whole: false }.all(present)
+    }
+
     fn choice(&self) -> Result<Choice<'_>> {
         let (excluded, list) = strip(self.text.trim(), '^');
         let (whole, list) = strip(list, '=');
@@ -105,7 +121,7 @@ fn strip(text: &str, mark: char) -> (bool, &str) {
 }
 
 /// The addresses that other hosts can be told. An IPv6 address of one link means nothing without its link.
-fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
+pub(super) fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
     let of_one_link = |address: &IpAddr| match address {
         IpAddr::V4(_) => false,
         IpAddr::V6(address) => address.is_unicast_link_local(),
@@ -114,6 +130,22 @@ fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
 }
 
 impl Choice<'_> {
+    /// As [`Interfaces::all`]; none if nothing is chosen.
+    fn all<'i>(&self, present: &'i [Interface]) -> Vec<&'i Interface> {
+        let mut found: Vec<&Interface> = Vec::new();
+        for tier in self.tiers(present) {
+            if self.excluded && !found.is_empty() {
+                break;
+            }
+            for interface in tier.into_iter().filter(|interface| usable(interface).next().is_some()) {
+                if !found.iter().any(|known| known.name == interface.name) {
+                    found.push(interface);
+                }
+            }
+        }
+        found
+    }
+
     /// The interfaces that are chosen, best first; those of one tier are as good.
     fn tiers<'i>(&self, present: &'i [Interface]) -> Vec<Vec<&'i Interface>> {
         let whole = |interface: &Interface, name: &str| interface.name == name;
@@ -183,6 +215,25 @@ mod tests {
         for (text, address) in cases {
             assert_eq!(chosen(text, "192.0.2.1").unwrap(), address, "{text:?}");
         }
+    }
+
+    #[test]
+    fn all_that_are_chosen_are_there_once() {
+        let all = |text: &str| {
+            let choice = Interfaces::new("NCCL_SOCKET_IFNAME", text);
+            let host = host();
+            choice.all(&host).map(|found| found.iter().map(|each| each.name.clone()).collect::<Vec<_>>())
+        };
+        assert_eq!(all("eth").unwrap(), ["eth10", "eth1"]);
+        assert_eq!(all("ib,eth1,eth,tun").unwrap(), ["ib0", "eth1", "eth10"]);
+        assert_eq!(all("^ib").unwrap(), ["eth10", "eth1"]);
+        assert_eq!(all("^eth,ib").unwrap(), ["lo", "docker0"]);
+        assert!(all("=eth").unwrap_err().to_string().contains("NCCL_SOCKET_IFNAME"));
+        let host = host();
+        let usual: Vec<&str> =
+            Interfaces::without_choice(&host).iter().map(|each| each.name.as_str()).collect();
+        assert_eq!(usual, ["eth10", "eth1", "ib0"]);
+        assert!(Interfaces::without_choice(&[]).is_empty());
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub enum Reader {
     Torch,
     /// A reducer: `herringbone serve`.
     Reducer,
+    /// The plug-in for NCCL, in a process whose collectives are NCCL's.
+    Nccl,
 }
 
 impl Reader {
@@ -50,6 +52,7 @@ impl Reader {
             Reader::Worker => "worker",
             Reader::Torch => "torch",
             Reader::Reducer => "reducer",
+            Reader::Nccl => "nccl",
         }
     }
 }
@@ -217,7 +220,18 @@ pub(crate) const IFNAME: Setting = Setting {
          not count where rank 0 is at loopback",
         "names or their beginnings, eth0,ib; whole names, =eth0; all but, ^docker or ^=eth0",
         "on the way to rank 0",
-        WORKERS,
+        &[Reader::Worker, Reader::Torch, Reader::Nccl],
+    )
+};
+pub(crate) const NCCL_STREAMS: Setting = Setting {
+    fallbacks: &[&["NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"]],
+    ..setting(
+        "HERRINGBONE_NCCL_STREAMS",
+        "how many TCP streams each connection of the plug-in for NCCL has; the receiver's number is used; the product of NCCL's two \
+         variables is used if both are set",
+        "a number from 1 to 64",
+        "16 on Amazon's cards, 4 on others",
+        &[Reader::Nccl],
     )
 };
 pub(crate) const JOB: Setting = Setting {
@@ -336,7 +350,7 @@ pub(crate) const METRICS_FILE: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 32] = [
+pub const ALL: [&Setting; 33] = [
     &REDUCERS,
     &TABLES,
     &TIMELINE,
@@ -353,6 +367,7 @@ pub const ALL: [&Setting; 32] = [
     &REPLACE,
     &COMPRESSION,
     &IFNAME,
+    &NCCL_STREAMS,
     &STORE,
     &RANK,
     &WORLD_SIZE,
@@ -506,6 +521,10 @@ pub(super) fn check_values(environment: &Environment) -> Result<()> {
         && listen_address(&found.text).is_none()
     {
         return Err(ADMIN.refuse(&found));
+    }
+    // NCCL's own variables are not ours to refuse to a worker that has nothing to do with NCCL.
+    if let Some(found) = NCCL_STREAMS.find(environment)?.filter(|found| found.variable == NCCL_STREAMS.name) {
+        super::nccl::stream_count(&found)?;
     }
     // A program of torch would read it when its first gradients are there.
     if let Some(found) = COMPRESSION.find(environment)? {
