@@ -28,14 +28,14 @@ BROWSER := target/browser-tools
 WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.pth' -o -name '*.toml' -o -name py.typed -o -path '*/assets/*' \
 	-o -path 'crates/cli/models/*' \) \
-	-not -path '*/tests/*' -not -path 'crates/capi/*')
+	-not -path '*/tests/*' -not -path 'crates/capi/*' -not -path 'crates/nccl-plugin/*')
 
 SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"If $(PYTHON) has $$(grep ^torch requirements.txt), its torch is used; else torch is downloaded: 2 to 10 minutes more, and" \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports predicted-steps launchers matrix verify-large docs reference figures \
+.PHONY: help setup program capi nccl-plugin demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports predicted-steps launchers matrix verify-large docs reference figures \
 	deploy-check packages browser browser-setup fmt clean
 
 help: ## This list
@@ -48,6 +48,11 @@ program: $(BINARY) ## target/release/herringbone: the program by itself, for mac
 capi: | rust ## libherringbone.so for C and C++, its headers and its pkg-config file, below PREFIX, which is target/capi
 	cargo build --release --package herringbone-capi
 	@$(PYTHON) tools/install_capi.py target/release/libherringbone_capi.so $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) $(if $(STRIP),--strip)
+
+nccl-plugin: | rust ## libnccl-net-herringbone.so, which NCCL loads, below PREFIX, which is target/capi
+	cargo build --release --package herringbone-nccl-plugin
+	@install -D -m 644 target/release/libherringbone_nccl_plugin.so $(DESTDIR)$(abspath $(PREFIX))/lib/libnccl-net-herringbone.so
+	@echo "To use it: export NCCL_NET_PLUGIN=herringbone LD_LIBRARY_PATH=$(abspath $(PREFIX))/lib"
 
 demo: plan $(VENV)/wheel.stamp $(VENV)/demo.stamp ## Train beside Gloo, on this host and over limited links, draw demo-report.svg
 	@$(IN_VENV) demo/run.py --report demo-report.svg

@@ -20,6 +20,7 @@ AREAS = (
     "crates/admin",
     "crates/cli",
     "crates/capi",
+    "crates/nccl-plugin",
     "python/src",
     "python/herringbone",
 )

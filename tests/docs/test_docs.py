@@ -130,6 +130,8 @@ def shell_block(name, text, folder):
 def c_command(name, words, settings, folder):
     """The same for commands that make and start a program of C or C++; whether this is one."""
     match words:
+        case ["export", *variables] if any(variable.startswith("NCCL_") for variable in variables):
+            has_nccl_plugin(name, dict(variable.split("=", 1) for variable in variables))
         case ["export", *variables]:
             # Blocks get those that name the library of the tests.
             given = {name: value for name, _, value in (variable.partition("=") for variable in variables)}
@@ -163,6 +165,15 @@ def c_command(name, words, settings, folder):
         case _:
             return False
     return True
+
+
+def has_nccl_plugin(name, variables):
+    """Checks that these variables lead NCCL to the plug-in that `make nccl-plugin` installs: by its file, and by its name in the tables."""
+    file = f"/lib/libnccl-net-{variables['NCCL_NET_PLUGIN']}.so"
+    tables = (ROOT / "crates" / "nccl-plugin" / "src" / "exports.rs").read_text()
+    assert file in (ROOT / "Makefile").read_text(), f"{name}: make installs no {file}"
+    assert f'b"{variables["NCCL_NET"]}\\0"' in tables, f"{name}: no table is called {variables['NCCL_NET']}"
+    assert variables["LD_LIBRARY_PATH"].endswith("/lib"), f"{name}: NCCL does not find {file}"
 
 
 def command(name, words, settings, folder):

@@ -100,9 +100,9 @@ pub use communicator::{
     view::{JobFigures, JobPlace, JobView},
 };
 pub use config::{
-    AdminSettings, Config, NcclInterface, NcclNetwork, Rendezvous, Route, Transport, UnknownName, check_exposure, is_own_address,
-    nearest_name, parse_algorithm, route_to, settings, token_from_env, token_from_file, token_of_listener,
-    token_openness, transport_from_env,
+    AdminSettings, Config, NcclInterface, NcclNetwork, Rendezvous, Route, Transport, UnknownName,
+    check_exposure, is_own_address, nearest_name, parse_algorithm, route_to, settings, token_from_env,
+    token_from_file, token_of_listener, token_openness, transport_from_env,
 };
 pub use descriptors::raise_limit_of_descriptors;
 pub use error::{ADVICE, Error, ErrorCode, ErrorKind, Result};

@@ -2,11 +2,12 @@
 
 use crate::{
     calls::{self, IncomingBuffer},
-    failure::{SUCCESS, code_of},
+    failure::SUCCESS,
     layout::{
         DeviceProperties, MadeFunctions, NetTable, NetV8, NetV10, NetV11, NetworkName, NewerFunctions,
         PropertiesV11, PropertiesV12, RequestFunctions,
     },
+    outcome::code_of,
     pointers::{
         ArrayPointer, DataPointer, HandlePointer, LogFunction, OpaqueNumber, ResultPointer, UnusedPointer,
     },

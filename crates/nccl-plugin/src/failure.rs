@@ -1,14 +1,6 @@
 //! Failures of calls: NCCL's code, and the line that NCCL logs.
 
-use std::{
-    any::Any,
-    ffi::c_int,
-    fmt, io,
-    net::SocketAddr,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
-
-use crate::logger;
+use std::{any::Any, ffi::c_int, fmt, io, net::SocketAddr};
 
 /// `ncclSuccess`.
 pub(crate) const SUCCESS: c_int = 0;
@@ -57,22 +49,20 @@ impl PluginFailure {
         Self { code: INTERNAL, text: text.into() }
     }
 
-    fn panic(panic: &(dyn Any + Send)) -> Self {
+    /// NCCL's code.
+    pub(crate) fn code(&self) -> c_int {
+        self.code
+    }
+
+    /// What went wrong, and what to do.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The plug-in has panicked.
+    pub(crate) fn panic(panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
         Self::internal(format!("the plug-in panicked: {text}; this is a bug, please report it"))
     }
-}
-
-/// Makes a call of NCCL: a failure is logged, and becomes its code. A panic ends here.
-pub(crate) fn code_of(call: impl FnOnce() -> Result<(), PluginFailure>) -> c_int {
-    let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let failure = PluginFailure::panic(&*panic);
-        // What a panic carries may panic as it is dropped.
-        std::mem::forget(panic);
-        Err(failure)
-    });
-    let Err(failure) = outcome else { return SUCCESS };
-    logger::warn(&failure.text);
-    failure.code
 }

@@ -19,6 +19,7 @@ mod exports;
 mod failure;
 mod layout;
 mod logger;
+mod outcome;
 #[expect(unsafe_code, reason = "it is where addresses of C become memory")]
 mod pointers;
 mod receiving;

@@ -49,7 +49,7 @@ fn functions_are_short() {
 
 /// What each crate may depend on, of the crates of this repository and of others. A crate that is not listed is new:
 /// say here what it may know.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("crates/core", &["half", "hmac", "sha2", "thiserror"]),
     ("crates/sys", &["herringbone-core", "crc32c", "half", "libc", "rustix", "thiserror"]),
     (
@@ -92,6 +92,7 @@ const ARROWS: [(&str, &[&str]); 8] = [
         ],
     ),
     ("crates/capi", &["herringbone", "herringbone-admin", "herringbone-sys"]),
+    ("crates/nccl-plugin", &["herringbone", "herringbone-sys", "rustix"]),
     ("fuzz", &["herringbone-core", "libfuzzer-sys"]),
     ("python", &["herringbone", "herringbone-admin", "herringbone-cli", "herringbone-sys", "log", "pyo3"]),
 ];
@@ -169,6 +170,34 @@ fn c_library_confines_unsafe_code() {
         "addresses are used in pointers alone, and exported functions are short and in plain and rabit",
         found,
     );
+}
+
+/// The plug-in for NCCL uses addresses in one module, and exports tables and short functions from another.
+#[test]
+fn nccl_plugin_confines_unsafe_code() {
+    let mut found = Vec::new();
+    let folder = "crates/nccl-plugin/src/";
+    let own: Vec<Source> = sources().into_iter().filter(|source| source.path.starts_with(folder)).collect();
+    assert!(own.len() > 10, "the plug-in's sources are there");
+    for source in own {
+        let module = source.path.trim_start_matches(folder).trim_end_matches(".rs");
+        let is_border = ["pointers", "exports", "layout"].contains(&module);
+        let code = source.text.replace("#[unsafe(no_mangle)]", "").replace("unsafe_code", "");
+        for word in ["unsafe", "*mut ", "*const ", "from_raw"] {
+            let is_found = module != "pointers" && code.contains(word);
+            found.extend(is_found.then(|| format!("{} has {word}", source.path)));
+        }
+        if !is_border && code.contains("extern \"C\"") {
+            found.push(format!("{} has functions of C", source.path));
+        }
+        let functions = source.functions().into_iter().filter(|_| module == "exports");
+        // The tables are no functions of C.
+        let long = functions.filter(|function| function.lines > SHELL_LINES && function.name != "newest");
+        found.extend(long.map(|Function { name, lines, .. }| format!("{name} has {lines} lines")));
+    }
+    none("addresses are used in pointers alone, and exported functions are short", found);
+    let head = fs::read_to_string(root().join(folder).join("lib.rs")).unwrap();
+    assert!(head.contains("#![deny(unsafe_code)]"), "the compiler denies it elsewhere");
 }
 
 #[test]

@@ -15,7 +15,7 @@ struct Order {
     lines: &'static [&'static str],
 }
 
-const ORDERS: [Order; 8] = [
+const ORDERS: [Order; 9] = [
     Order {
         folder: "crates/core/src",
         lines: &[
@@ -153,6 +153,25 @@ const ORDERS: [Order; 8] = [
             "pointers",
             "failure",
             "codes",
+        ],
+    },
+    Order {
+        folder: "crates/nccl-plugin/src",
+        lines: &[
+            "lib",
+            "exports",
+            // What the functions mean, how they end, and whose comms they get.
+            "calls outcome",
+            "registry",
+            // How connections begin, and what they do.
+            "accepting",
+            "connecting",
+            "receiving sending",
+            "layout slots",
+            "devices",
+            "logger",
+            "pointers",
+            "failure wire",
         ],
     },
     Order {

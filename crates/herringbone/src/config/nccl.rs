@@ -111,7 +111,10 @@ mod tests {
         assert_eq!(names(&[("NCCL_SOCKET_IFNAME", "=lo")]), ["lo"]);
         assert_eq!(names(&[("NCCL_SOCKET_IFNAME", "lo"), ("HERRINGBONE_IFNAME", "ib")]), ["ib0"]);
         let text = network(&[("NCCL_SOCKET_IFNAME", "eth7")]).unwrap_err().to_string();
-        assert!(text.contains("NCCL_SOCKET_IFNAME") && text.contains("eth0 (2001:db8::5, 10.0.0.5)"), "{text}");
+        assert!(
+            text.contains("NCCL_SOCKET_IFNAME") && text.contains("eth0 (2001:db8::5, 10.0.0.5)"),
+            "{text}"
+        );
         assert!(NcclNetwork::among(&Environment::default(), &[]).is_err());
     }
 
@@ -125,7 +128,8 @@ mod tests {
     #[test]
     fn streams_are_counted_as_ours_or_as_nccls() {
         let streams = |set: &[(&str, &str)]| network(set).map(|network| network.streams);
-        let nccls = |threads, sockets| [("NCCL_SOCKET_NTHREADS", threads), ("NCCL_NSOCKS_PERTHREAD", sockets)];
+        let nccls =
+            |threads, sockets| [("NCCL_SOCKET_NTHREADS", threads), ("NCCL_NSOCKS_PERTHREAD", sockets)];
         assert_eq!(streams(&[]).unwrap(), None);
         assert_eq!(streams(&[("HERRINGBONE_NCCL_STREAMS", " 8 ")]).unwrap(), Some(8));
         assert_eq!(streams(&nccls("4", "2")).unwrap(), Some(8));

@@ -217,7 +217,7 @@ pub(crate) const IFNAME: Setting = Setting {
     ..setting(
         "HERRINGBONE_IFNAME",
         "the network interface whose address a worker listens at, tells the others and calls from; the fallbacks do \
-         not count where rank 0 is at loopback",
+         not count where rank 0 is at loopback; the plug-in for NCCL offers all that are chosen, and Gloo's variable is not for it",
         "names or their beginnings, eth0,ib; whole names, =eth0; all but, ^docker or ^=eth0",
         "on the way to rank 0",
         &[Reader::Worker, Reader::Torch, Reader::Nccl],
