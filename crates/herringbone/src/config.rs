@@ -14,6 +14,7 @@ mod place;
 mod reading;
 mod route;
 pub mod settings;
+mod streams;
 mod transport;
 mod trees;
 

@@ -7,7 +7,7 @@ use crate::{
     failure::PluginFailure,
     layout::{DeviceProperties, HOST_MEMORY},
     logger,
-    pointers::{DataPointer, HandlePointer, LogFunction, OpaqueNumber, ResultPointer},
+    pointers::{DataPointer, HandlePointer, LogFunction, OpaqueNumber, PlacePointer},
     registry::{DIALS, LISTENERS, RECEIVERS, RequestNumber, SENDERS},
     wire::greeting::{HandleProblem, ListenHandle, VERSION},
 };
@@ -26,7 +26,7 @@ pub(crate) fn init(log: LogFunction) -> Result<(), PluginFailure> {
 ///
 /// # Errors
 /// If there is no place for the number, or the plug-in is not set up.
-pub(crate) fn devices(count: ResultPointer<c_int>) -> Result<(), PluginFailure> {
+pub(crate) fn devices(count: PlacePointer<c_int>) -> Result<(), PluginFailure> {
     count.fill("ndev", devices::all()?.len() as c_int)
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn devices(count: ResultPointer<c_int>) -> Result<(), PluginFailure> 
 /// If there is no such device, or no place for them.
 pub(crate) fn properties<P: DeviceProperties>(
     number: c_int,
-    place: ResultPointer<P>,
+    place: PlacePointer<P>,
 ) -> Result<(), PluginFailure> {
     place.fill("props", P::of(devices::one(number)?, number))
 }
@@ -48,7 +48,7 @@ pub(crate) fn properties<P: DeviceProperties>(
 pub(crate) fn listen(
     device: c_int,
     handle: HandlePointer,
-    comm: ResultPointer<OpaqueNumber>,
+    comm: PlacePointer<OpaqueNumber>,
 ) -> Result<(), PluginFailure> {
     let listener = StreamListener::open(devices::one(device)?)?;
     handle.write(listener.handle().to_bytes())?;
@@ -67,7 +67,7 @@ pub(crate) fn listen(
 pub(crate) fn connect(
     device: c_int,
     place: HandlePointer,
-    comm: ResultPointer<OpaqueNumber>,
+    comm: PlacePointer<OpaqueNumber>,
 ) -> Result<(), PluginFailure> {
     devices::one(device)?;
     comm.fill("sendComm", OpaqueNumber::NONE)?;
@@ -101,7 +101,7 @@ pub(crate) fn connect(
 ///
 /// # Errors
 /// If there is no such listener, or its sender is gone.
-pub(crate) fn accept(listener: OpaqueNumber, comm: ResultPointer<OpaqueNumber>) -> Result<(), PluginFailure> {
+pub(crate) fn accept(listener: OpaqueNumber, comm: PlacePointer<OpaqueNumber>) -> Result<(), PluginFailure> {
     comm.fill("recvComm", OpaqueNumber::NONE)?;
     match LISTENERS.with(listener.number(), StreamListener::accept)? {
         Some(receiver) => comm.fill("recvComm", OpaqueNumber::new(RECEIVERS.add(receiver))),
@@ -117,7 +117,7 @@ pub(crate) fn register(
     kind: c_int,
     data: DataPointer,
     bytes: usize,
-    handle: ResultPointer<OpaqueNumber>,
+    handle: PlacePointer<OpaqueNumber>,
 ) -> Result<(), PluginFailure> {
     if kind != HOST_MEMORY {
         return Err(PluginFailure::internal(format!(
@@ -137,7 +137,7 @@ pub(crate) fn send(
     comm: OpaqueNumber,
     data: DataPointer,
     bytes: usize,
-    request: ResultPointer<OpaqueNumber>,
+    request: PlacePointer<OpaqueNumber>,
 ) -> Result<(), PluginFailure> {
     let (comm, memory) = (comm.number(), data.lend(bytes, false)?);
     let posted = SENDERS.with(comm, |sender| sender.post(memory))?;
@@ -153,7 +153,7 @@ pub(crate) fn receive(
     comm: OpaqueNumber,
     count: c_int,
     message: impl FnOnce() -> Result<IncomingBuffer, PluginFailure>,
-    request: ResultPointer<OpaqueNumber>,
+    request: PlacePointer<OpaqueNumber>,
 ) -> Result<(), PluginFailure> {
     if count != 1 {
         return Err(PluginFailure::usage(format!(
@@ -180,8 +180,8 @@ pub(crate) struct IncomingBuffer {
 /// If there is no such request, or its connection has failed.
 pub(crate) fn test(
     request: OpaqueNumber,
-    done: ResultPointer<c_int>,
-    sizes: ResultPointer<c_int>,
+    done: PlacePointer<c_int>,
+    sizes: PlacePointer<c_int>,
 ) -> Result<(), PluginFailure> {
     done.fill("done", 0)?;
     let RequestNumber { comm, is_receive, request } = RequestNumber::read(request);

@@ -9,7 +9,7 @@ use crate::{
     },
     outcome::code_of,
     pointers::{
-        ArrayPointer, DataPointer, HandlePointer, LogFunction, OpaqueNumber, ResultPointer, UnusedPointer,
+        DataPointer, FirstPointer, HandlePointer, LogFunction, OpaqueNumber, PlacePointer, UnusedPointer,
     },
     registry::{LISTENERS, RECEIVERS, SENDERS},
 };
@@ -93,7 +93,7 @@ extern "C" fn init_v10(log: LogFunction, _profiler: UnusedPointer) -> c_int {
 }
 
 extern "C" fn init_v11(
-    context: ResultPointer<OpaqueNumber>,
+    context: PlacePointer<OpaqueNumber>,
     _communicator: u64,
     _config: UnusedPointer,
     log: LogFunction,
@@ -103,15 +103,15 @@ extern "C" fn init_v11(
     code_of(|| calls::init(log))
 }
 
-extern "C" fn devices(count: ResultPointer<c_int>) -> c_int {
+extern "C" fn devices(count: PlacePointer<c_int>) -> c_int {
     code_of(|| calls::devices(count))
 }
 
-extern "C" fn properties<P: DeviceProperties>(device: c_int, place: ResultPointer<P>) -> c_int {
+extern "C" fn properties<P: DeviceProperties>(device: c_int, place: PlacePointer<P>) -> c_int {
     code_of(|| calls::properties(device, place))
 }
 
-extern "C" fn listen_v8(device: c_int, handle: HandlePointer, comm: ResultPointer<OpaqueNumber>) -> c_int {
+extern "C" fn listen_v8(device: c_int, handle: HandlePointer, comm: PlacePointer<OpaqueNumber>) -> c_int {
     code_of(|| calls::listen(device, handle, comm))
 }
 
@@ -119,7 +119,7 @@ extern "C" fn listen_v11(
     _context: OpaqueNumber,
     device: c_int,
     handle: HandlePointer,
-    comm: ResultPointer<OpaqueNumber>,
+    comm: PlacePointer<OpaqueNumber>,
 ) -> c_int {
     code_of(|| calls::listen(device, handle, comm))
 }
@@ -127,7 +127,7 @@ extern "C" fn listen_v11(
 extern "C" fn connect_v8(
     device: c_int,
     handle: HandlePointer,
-    comm: ResultPointer<OpaqueNumber>,
+    comm: PlacePointer<OpaqueNumber>,
     _offload: UnusedPointer,
 ) -> c_int {
     code_of(|| calls::connect(device, handle, comm))
@@ -137,7 +137,7 @@ extern "C" fn connect_v10(
     device: c_int,
     _config: UnusedPointer,
     handle: HandlePointer,
-    comm: ResultPointer<OpaqueNumber>,
+    comm: PlacePointer<OpaqueNumber>,
     _offload: UnusedPointer,
 ) -> c_int {
     code_of(|| calls::connect(device, handle, comm))
@@ -147,7 +147,7 @@ extern "C" fn connect_v11(
     _context: OpaqueNumber,
     device: c_int,
     handle: HandlePointer,
-    comm: ResultPointer<OpaqueNumber>,
+    comm: PlacePointer<OpaqueNumber>,
     _offload: UnusedPointer,
 ) -> c_int {
     code_of(|| calls::connect(device, handle, comm))
@@ -155,7 +155,7 @@ extern "C" fn connect_v11(
 
 extern "C" fn accept(
     listener: OpaqueNumber,
-    comm: ResultPointer<OpaqueNumber>,
+    comm: PlacePointer<OpaqueNumber>,
     _offload: UnusedPointer,
 ) -> c_int {
     code_of(|| calls::accept(listener, comm))
@@ -166,7 +166,7 @@ extern "C" fn register(
     data: DataPointer,
     bytes: usize,
     kind: c_int,
-    handle: ResultPointer<OpaqueNumber>,
+    handle: PlacePointer<OpaqueNumber>,
 ) -> c_int {
     code_of(|| calls::register(kind, data, bytes, handle))
 }
@@ -181,7 +181,7 @@ extern "C" fn send_v8(
     bytes: c_int,
     _tag: c_int,
     _handle: OpaqueNumber,
-    request: ResultPointer<OpaqueNumber>,
+    request: PlacePointer<OpaqueNumber>,
 ) -> c_int {
     code_of(|| calls::send(comm, data, calls::size_of_int(bytes)?, request))
 }
@@ -193,7 +193,7 @@ extern "C" fn send_v10(
     _tag: c_int,
     _handle: OpaqueNumber,
     _profiler: UnusedPointer,
-    request: ResultPointer<OpaqueNumber>,
+    request: PlacePointer<OpaqueNumber>,
 ) -> c_int {
     code_of(|| calls::send(comm, data, bytes, request))
 }
@@ -201,11 +201,11 @@ extern "C" fn send_v10(
 extern "C" fn receive_v8(
     comm: OpaqueNumber,
     count: c_int,
-    data: ArrayPointer<DataPointer>,
-    sizes: ArrayPointer<c_int>,
+    data: FirstPointer<DataPointer>,
+    sizes: FirstPointer<c_int>,
     _tags: UnusedPointer,
     _handles: UnusedPointer,
-    request: ResultPointer<OpaqueNumber>,
+    request: PlacePointer<OpaqueNumber>,
 ) -> c_int {
     let message = || {
         let bytes = calls::size_of_int(sizes.first("sizes")?)?;
@@ -217,12 +217,12 @@ extern "C" fn receive_v8(
 extern "C" fn receive_v10(
     comm: OpaqueNumber,
     count: c_int,
-    data: ArrayPointer<DataPointer>,
-    sizes: ArrayPointer<usize>,
+    data: FirstPointer<DataPointer>,
+    sizes: FirstPointer<usize>,
     _tags: UnusedPointer,
     _handles: UnusedPointer,
     _profiler: UnusedPointer,
-    request: ResultPointer<OpaqueNumber>,
+    request: PlacePointer<OpaqueNumber>,
 ) -> c_int {
     let message = || Ok(IncomingBuffer { data: data.first("data")?, bytes: sizes.first("sizes")? });
     code_of(|| calls::receive(comm, count, message, request))
@@ -235,12 +235,12 @@ extern "C" fn flush(
     _data: UnusedPointer,
     _sizes: UnusedPointer,
     _handles: UnusedPointer,
-    request: ResultPointer<OpaqueNumber>,
+    request: PlacePointer<OpaqueNumber>,
 ) -> c_int {
     code_of(|| request.fill("request", OpaqueNumber::NONE))
 }
 
-extern "C" fn test(request: OpaqueNumber, done: ResultPointer<c_int>, sizes: ResultPointer<c_int>) -> c_int {
+extern "C" fn test(request: OpaqueNumber, done: PlacePointer<c_int>, sizes: PlacePointer<c_int>) -> c_int {
     code_of(|| calls::test(request, done, sizes))
 }
 

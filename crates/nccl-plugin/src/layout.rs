@@ -6,7 +6,7 @@
 use crate::{
     devices::NetDevice,
     pointers::{
-        ArrayPointer, DataPointer, HandlePointer, LogFunction, OpaqueNumber, ResultPointer, TextPointer,
+        DataPointer, FirstPointer, HandlePointer, LogFunction, OpaqueNumber, PlacePointer, StaticText,
         UnusedPointer,
     },
 };
@@ -35,8 +35,8 @@ pub(crate) type MissingFunction = Option<extern "C" fn()>;
 #[derive(Debug)]
 #[repr(C)]
 struct PropertiesHead {
-    name: TextPointer,
-    pci_path: TextPointer,
+    name: StaticText,
+    pci_path: StaticText,
     guid: u64,
     memory_kinds: c_int,
     registers_for_all: c_int,
@@ -121,8 +121,8 @@ pub(crate) trait DeviceProperties {
 impl PropertiesHead {
     fn of(device: &'static NetDevice, number: c_int) -> Self {
         Self {
-            name: TextPointer::new(&device.name),
-            pci_path: device.pci_path().map_or(TextPointer::NONE, TextPointer::new),
+            name: StaticText::new(&device.name),
+            pci_path: device.pci_path().map_or(StaticText::NONE, StaticText::new),
             guid: number as u64,
             memory_kinds: HOST_MEMORY,
             registers_for_all: 0,
@@ -204,8 +204,8 @@ impl DeviceProperties for PropertiesV12 {
 pub(crate) struct NetTable<Init, Properties: 'static, Listen, Connect, Send, Receive, Newer> {
     pub(crate) name: &'static NetworkName,
     pub(crate) init: Init,
-    pub(crate) devices: extern "C" fn(ResultPointer<c_int>) -> c_int,
-    pub(crate) properties: extern "C" fn(c_int, ResultPointer<Properties>) -> c_int,
+    pub(crate) devices: extern "C" fn(PlacePointer<c_int>) -> c_int,
+    pub(crate) properties: extern "C" fn(c_int, PlacePointer<Properties>) -> c_int,
     pub(crate) listen: Listen,
     pub(crate) connect: Connect,
     pub(crate) made: MadeFunctions,
@@ -219,7 +219,7 @@ pub(crate) struct NetTable<Init, Properties: 'static, Listen, Connect, Send, Rec
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct MadeFunctions {
-    pub(crate) accept: extern "C" fn(OpaqueNumber, ResultPointer<OpaqueNumber>, UnusedPointer) -> c_int,
+    pub(crate) accept: extern "C" fn(OpaqueNumber, PlacePointer<OpaqueNumber>, UnusedPointer) -> c_int,
     pub(crate) register: RegisterFunction,
     pub(crate) register_file: MissingFunction,
     pub(crate) deregister: extern "C" fn(OpaqueNumber, OpaqueNumber) -> c_int,
@@ -230,7 +230,7 @@ pub(crate) struct MadeFunctions {
 #[repr(C)]
 pub(crate) struct RequestFunctions {
     pub(crate) flush: FlushFunction,
-    pub(crate) test: extern "C" fn(OpaqueNumber, ResultPointer<c_int>, ResultPointer<c_int>) -> c_int,
+    pub(crate) test: extern "C" fn(OpaqueNumber, PlacePointer<c_int>, PlacePointer<c_int>) -> c_int,
     pub(crate) close_send: extern "C" fn(OpaqueNumber) -> c_int,
     pub(crate) close_receive: extern "C" fn(OpaqueNumber) -> c_int,
     pub(crate) close_listen: extern "C" fn(OpaqueNumber) -> c_int,
@@ -248,16 +248,16 @@ pub(crate) struct NewerFunctions {
 }
 
 type RegisterFunction =
-    extern "C" fn(OpaqueNumber, DataPointer, usize, c_int, ResultPointer<OpaqueNumber>) -> c_int;
+    extern "C" fn(OpaqueNumber, DataPointer, usize, c_int, PlacePointer<OpaqueNumber>) -> c_int;
 type FlushFunction = extern "C" fn(
     OpaqueNumber,
     c_int,
     UnusedPointer,
     UnusedPointer,
     UnusedPointer,
-    ResultPointer<OpaqueNumber>,
+    PlacePointer<OpaqueNumber>,
 ) -> c_int;
-type NewComm = ResultPointer<OpaqueNumber>;
+type NewComm = PlacePointer<OpaqueNumber>;
 
 /// `ncclNet_v8_t`.
 pub(crate) type NetV8 = NetTable<
@@ -269,8 +269,8 @@ pub(crate) type NetV8 = NetTable<
     extern "C" fn(
         OpaqueNumber,
         c_int,
-        ArrayPointer<DataPointer>,
-        ArrayPointer<c_int>,
+        FirstPointer<DataPointer>,
+        FirstPointer<c_int>,
         UnusedPointer,
         UnusedPointer,
         NewComm,
@@ -286,19 +286,19 @@ pub(crate) type SendFunction = extern "C" fn(
     c_int,
     OpaqueNumber,
     UnusedPointer,
-    ResultPointer<OpaqueNumber>,
+    PlacePointer<OpaqueNumber>,
 ) -> c_int;
 
 /// How versions from 10 on receive.
 pub(crate) type ReceiveFunction = extern "C" fn(
     OpaqueNumber,
     c_int,
-    ArrayPointer<DataPointer>,
-    ArrayPointer<usize>,
+    FirstPointer<DataPointer>,
+    FirstPointer<usize>,
     UnusedPointer,
     UnusedPointer,
     UnusedPointer,
-    ResultPointer<OpaqueNumber>,
+    PlacePointer<OpaqueNumber>,
 ) -> c_int;
 
 /// `ncclNet_v10_t`.

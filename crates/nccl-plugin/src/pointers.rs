@@ -30,12 +30,12 @@ pub(crate) struct HandlePointer(*mut c_void);
 /// Where a call puts a value: `T *`.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(crate) struct ResultPointer<T>(*mut T);
+pub(crate) struct PlacePointer<T>(*mut T);
 
 /// An array of which a call reads the first value: `T *`.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(crate) struct ArrayPointer<T>(*const T);
+pub(crate) struct FirstPointer<T>(*const T);
 
 /// What no function of this plug-in looks at: a context, a configuration, a tag's or a profiler's handle.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct UnusedPointer(*const c_void);
 /// A text that lives as long as the process, or null for none: `char *`.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(crate) struct TextPointer(*const c_char);
+pub(crate) struct StaticText(*const c_char);
 
 /// `ncclDebugLogger_t`: level, subsystems, file, line, format, values.
 type RawLogFunction = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
@@ -120,7 +120,7 @@ impl HandlePointer {
     }
 }
 
-impl<T> ResultPointer<T> {
+impl<T> PlacePointer<T> {
     /// Puts a value there.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl<T> ResultPointer<T> {
     }
 }
 
-impl<T: Copy> ArrayPointer<T> {
+impl<T: Copy> FirstPointer<T> {
     /// The first value.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl<T: Copy> ArrayPointer<T> {
     }
 }
 
-impl TextPointer {
+impl StaticText {
     /// No text.
     pub(crate) const NONE: Self = Self(ptr::null());
 
@@ -165,7 +165,7 @@ impl TextPointer {
 }
 
 // SAFETY: what it points to lives as long as the process, and nobody writes it.
-unsafe impl Sync for TextPointer {}
+unsafe impl Sync for StaticText {}
 
 impl LogFunction {
     /// No function: nothing is logged.

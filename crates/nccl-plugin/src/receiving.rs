@@ -5,7 +5,7 @@ use crate::{
     slots::{RequestSlots, SLOTS, SlotRequest},
     wire::{
         message::HEADER_BYTES,
-        receive_queue::{ReceiveQueue, Refusal, Want},
+        receive_queue::{MessageRefusal, ReceiveQueue, Want},
     },
 };
 use herringbone::Region;
@@ -117,12 +117,12 @@ impl ReceiveSide {
         PluginFailure::remote("receiving from", self.peer, why)
     }
 
-    fn refused(&self, refusal: Refusal) -> PluginFailure {
+    fn refused(&self, refusal: MessageRefusal) -> PluginFailure {
         match refusal {
-            Refusal::Header(problem) => {
+            MessageRefusal::Header(problem) => {
                 self.lost(format_args!("what came is not the header of the next message ({problem:?})"))
             }
-            Refusal::TooLong { message, posted } => PluginFailure::usage(format!(
+            MessageRefusal::TooLong { message, posted } => PluginFailure::usage(format!(
                 "{} sends {message} bytes where {posted} were posted: ranks disagree about a size; give all ranks the same \
                  program and the same NCCL_ variables, such as NCCL_PROTO and NCCL_ALGO",
                 self.peer

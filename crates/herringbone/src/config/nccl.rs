@@ -3,14 +3,13 @@
 use super::{
     interface::{Interfaces, present, usable},
     settings::{Environment, Found, IFNAME, NCCL_STREAMS},
+    streams::{nccls_stream_count, stream_count},
 };
 use crate::{Error, Result, sys::interface::Interface};
 use std::net::IpAddr;
 
 /// The variable by which NCCL chooses interfaces, in the notation of `HERRINGBONE_IFNAME`.
 const NCCLS_IFNAME: &str = "NCCL_SOCKET_IFNAME";
-/// The most streams of a connection: as many as NCCL's own sockets have.
-const MOST_STREAMS: usize = 64;
 
 /// An interface that the plug-in offers to NCCL as a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +54,7 @@ impl NcclNetwork {
             let none = std::io::Error::new(std::io::ErrorKind::NotFound, "none is up and has an address");
             return Err(Error::io("choosing a network interface", none));
         }
-        let streams = NCCL_STREAMS.find(environment)?.map(|found| stream_count(&found)).transpose()?;
+        let streams = NCCL_STREAMS.find(environment)?.map(|found| streams_of(&found)).transpose()?;
         Ok(Self { interfaces: chosen.into_iter().filter_map(offered).collect(), streams })
     }
 }
@@ -65,19 +64,14 @@ fn offered(interface: &Interface) -> Option<NcclInterface> {
     Some(NcclInterface { name: interface.name.clone(), address })
 }
 
-/// The number of streams that a text asks for: a number, or NCCL's two, whose product it is. Where NCCL has no socket beside the one
-/// that it always has (a product of 0), there is one stream.
+/// The number of streams that is asked for.
 ///
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config) for anything else.
-pub(super) fn stream_count(found: &Found) -> Result<usize> {
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) if it is none.
+fn streams_of(found: &Found) -> Result<usize> {
     let is_own = found.variable == NCCL_STREAMS.name;
-    let least = if is_own { 1 } else { 0 };
-    let factors = found.text.split(':').map(|factor| factor.trim().parse::<usize>().ok());
-    let product = factors.reduce(|one, two| one?.checked_mul(two?)).flatten();
-    let is_plain = !is_own || !found.text.contains(':');
-    let count = product.filter(|count| is_plain && (least..=MOST_STREAMS).contains(count));
-    count.map(|count| count.max(1)).ok_or_else(|| NCCL_STREAMS.refuse(found))
+    let count = if is_own { stream_count(&found.text) } else { nccls_stream_count(&found.text) };
+    count.ok_or_else(|| NCCL_STREAMS.refuse(found))
 }
 
 #[cfg(test)]

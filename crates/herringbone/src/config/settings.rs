@@ -8,6 +8,7 @@ pub use super::{
 
 use super::listening::listen_address;
 use super::nearest::{did_you_mean, nearest};
+use super::streams::stream_count;
 use crate::{Error, Result, core::codec::CodecChoice, log::LogFormat};
 use std::{path::PathBuf, sync::Once};
 
@@ -523,8 +524,11 @@ pub(super) fn check_values(environment: &Environment) -> Result<()> {
         return Err(ADMIN.refuse(&found));
     }
     // NCCL's own variables are not ours to refuse to a worker that has nothing to do with NCCL.
-    if let Some(found) = NCCL_STREAMS.find(environment)?.filter(|found| found.variable == NCCL_STREAMS.name) {
-        super::nccl::stream_count(&found)?;
+    if let Some(found) = NCCL_STREAMS.find(environment)?
+        && found.variable == NCCL_STREAMS.name
+        && stream_count(&found.text).is_none()
+    {
+        return Err(NCCL_STREAMS.refuse(&found));
     }
     // A program of torch would read it when its first gradients are there.
     if let Some(found) = COMPRESSION.find(environment)? {

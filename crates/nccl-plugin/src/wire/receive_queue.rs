@@ -14,7 +14,7 @@ pub(crate) enum Want {
 
 /// Why a connection cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum MessageRefusal {
     /// The header is not that of the message that comes next.
     Header(HeaderProblem),
     /// The message is larger than the buffer that was posted for it; both in bytes.
@@ -89,16 +89,16 @@ impl ReceiveQueue {
     ///
     /// # Panics
     /// If these are more than were wanted.
-    pub(crate) fn header_read(&mut self, bytes: &[u8]) -> Result<bool, Refusal> {
+    pub(crate) fn header_read(&mut self, bytes: &[u8]) -> Result<bool, MessageRefusal> {
         self.header[self.header_bytes..][..bytes.len()].copy_from_slice(bytes);
         self.header_bytes += bytes.len();
         let Some(receive) = self.posted.front().copied().filter(|_| self.header_bytes == HEADER_BYTES) else {
             return Ok(false);
         };
         let (number, posted) = (self.next, receive.bytes);
-        let message = message_bytes(self.header, number).map_err(Refusal::Header)?;
+        let message = message_bytes(self.header, number).map_err(MessageRefusal::Header)?;
         if message > posted {
-            return Err(Refusal::TooLong { message, posted });
+            return Err(MessageRefusal::TooLong { message, posted });
         }
         let mut left = 0;
         for piece in pieces(number, message, self.streams.len()) {
@@ -170,10 +170,10 @@ mod tests {
             assert!((0..2).all(|stream| !matches!(queue.want(stream), Some(Want::Payload { .. }))));
             refusal
         };
-        assert_eq!(refused(header(0, 11)), Refusal::TooLong { message: 11, posted: 10 });
-        assert_eq!(refused(header(1, 10)), Refusal::Header(HeaderProblem::OfAnother));
-        assert_eq!(refused([0; HEADER_BYTES]), Refusal::Header(HeaderProblem::NotOne));
-        let largest = Refusal::TooLong { message: usize::MAX, posted: 10 };
+        assert_eq!(refused(header(0, 11)), MessageRefusal::TooLong { message: 11, posted: 10 });
+        assert_eq!(refused(header(1, 10)), MessageRefusal::Header(HeaderProblem::OfAnother));
+        assert_eq!(refused([0; HEADER_BYTES]), MessageRefusal::Header(HeaderProblem::NotOne));
+        let largest = MessageRefusal::TooLong { message: usize::MAX, posted: 10 };
         assert_eq!(refused(header(0, u64::MAX)), largest);
     }
 
