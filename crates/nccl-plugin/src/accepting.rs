@@ -76,7 +76,7 @@ impl StreamListener {
             PluginFailure::system(format_args!("accepting at {}", self.handle.address), &error)
         })?;
         let (token, streams) = (self.handle.token, self.handle.streams);
-        let mut waiting = Vec::new();
+        let (mut waiting, mut lost) = (Vec::new(), None);
         for mut arrival in std::mem::take(&mut self.arrivals) {
             match arrival.hear(&token, streams) {
                 Arrival::Waits => waiting.push(arrival),
@@ -84,14 +84,16 @@ impl StreamListener {
                     "{} came to {} and is not of this job; it is ignored",
                     arrival.from, self.handle.address
                 )),
-                Arrival::Lost => {
-                    let why = "it has closed the connection before all its streams were there";
-                    return Err(PluginFailure::remote("accepting from", arrival.from, why));
-                }
+                Arrival::Lost => lost = Some(arrival),
             }
         }
         self.arrivals = waiting;
-        self.complete()
+        let Some(lost) = lost else { return self.complete() };
+        // The other streams of that connection are of no use. Those of other senders are.
+        let connection = |arrival: &ArrivedStream| arrival.hello.map(|hello| hello.connection);
+        self.arrivals.retain(|arrival| connection(arrival) != connection(&lost));
+        let why = "it has closed the connection before all its streams were there";
+        Err(PluginFailure::remote("accepting from", lost.from, why))
     }
 
     fn take_arrivals(&mut self) -> io::Result<()> {

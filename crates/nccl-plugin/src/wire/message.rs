@@ -6,8 +6,8 @@ use std::ops::Range;
 pub(crate) const HEADER_BYTES: usize = 16;
 /// What every header begins with.
 const MARK: u32 = 0x6e62_7268;
-/// A message is cut into pieces of at least this size, in bytes: less does not pay for another system call.
-const LEAST_PIECE: usize = 64 << 10;
+/// For each so many bytes a message gets another piece, as long as there are streams: less does not pay for another system call.
+const BYTES_A_PIECE: usize = 64 << 10;
 /// Pieces begin at multiples of this, in bytes: that of a cache line.
 const ALIGNMENT: usize = 64;
 
@@ -62,7 +62,7 @@ pub(crate) fn header_stream(number: u32, streams: usize) -> usize {
 
 /// The pieces of message `number`, none of which is empty, in order and one at most for each stream. The first is on the header's.
 pub(crate) fn pieces(number: u32, bytes: usize, streams: usize) -> impl Iterator<Item = StreamPiece> {
-    let count = bytes.div_ceil(LEAST_PIECE).min(streams);
+    let count = bytes.div_ceil(BYTES_A_PIECE).min(streams);
     let each = bytes.div_ceil(count.max(1)).next_multiple_of(ALIGNMENT);
     (0..count).map(move |index| StreamPiece {
         stream: (header_stream(number, streams) + index) % streams,
