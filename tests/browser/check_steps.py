@@ -12,6 +12,7 @@ SCHEDULES = {
     "ring": "--algorithm ring --ranks 4",
     "served": "--algorithm reduction_server --ranks 4 --reducers 5",
     "tree": "--algorithm tree --ranks 6",
+    "alone": "--algorithm ring --ranks 1",
     "wide": "--algorithm hierarchical(radix,radix) --ranks 16 --per-host 4",
 }
 WINDOWS = {"light": {}, "dark": {"dark": True}, "phone": {"width": 360, "height": 740, "dark": True}}
@@ -74,6 +75,13 @@ def test_buttons_and_keys_go_from_step_to_step(browser, pages):
         sheet.page.focus("#back")
         sheet.page.keyboard.press("Space")
         assert where(sheet) == "step 2 of 6" and sheet.text("#play") == "Play"
+
+
+def test_one_rank_has_one_step_without_messages(browser, pages):
+    with opened(browser, pages["alone"]) as sheet:
+        assert where(sheet) == "start, 1 step follows"
+        sheet.page.keyboard.press("End")
+        assert where(sheet) == "step 1 of 1" and cell(sheet, 0, 0) == ("a0", {"held", "result", "new"})
 
 
 def test_space_plays_to_the_end_and_again(browser, pages):

@@ -157,7 +157,7 @@ function show(step) {
   showBlocks(step);
   showWires(step);
   showTree(step);
-  find("where").textContent = step === 0 ? `start, ${last} steps follow` : `step ${step} of ${last}`;
+  find("where").textContent = step === 0 ? `start, ${last} ${last === 1 ? "step follows" : "steps follow"}` : `step ${step} of ${last}`;
   find("slider").value = step;
   for (const id of ["first", "back"]) find(id).disabled = step === 0;
   for (const id of ["next", "last"]) find(id).disabled = step === last;
