@@ -50,6 +50,9 @@ fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<ArticleClaim>, Fa
     let (of_worker, of_reducer) =
         (server.worker.sent.buffers(server.chunks, 1), server.reducer.sent.buffers(server.chunks, 1));
     let ratio = of_worker / ring_of_many.worker.sent.buffers(ring_of_many.chunks, 1);
+    let tree = ProvenOperation::all_reduce("tree", many, 0)?.cost();
+    let of_tree = tree.messages as f64 / f64::from(tree.chunks) / f64::from(many);
+    let part = "The part is N/(2(N-1)), which comes to a half for many workers only.";
     Ok(vec![
         ArticleClaim::new(
             format!("Ring of {workers} workers: each sends 2(N-1) blocks"),
@@ -82,7 +85,14 @@ fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<ArticleClaim>, Fa
             Quantity::of(ratio, "of the ring's"),
             How::Formula,
         )
-        .if_it_differs("The part is N/(2(N-1)), which comes to a half for many workers only."),
+        .if_it_differs(part),
+        ArticleClaim::new(
+            format!("And of a tree, here of {many} workers"),
+            Quantity::of(0.5, "of the tree's"),
+            Quantity::of(of_worker / of_tree, "of the tree's"),
+            How::Formula,
+        )
+        .because(format!("Of what a rank of a tree sends on average; leaves send K and the root of a binomial tree up to log2(N) K. {part}")),
     ])
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Bytes of the all-reduce by which reducers are counted: a bucket.
 const BUCKET: u64 = 25 << 20;
-/// There are enough reducers if twice as many as the rule has would not be faster by more than this factor.
+/// There are enough reducers if neither those of the rule nor twice as many would be faster by more than this factor.
 const ENOUGH: f64 = 1.02;
 /// The most reducers that are tried.
 const MOST: u32 = 256;
@@ -38,9 +38,10 @@ impl Simulated<'_> {
         Ok(took.seconds)
     }
 
-    /// The fewest reducers that are enough, if `most` are.
-    fn enough(&mut self, most: u32) -> Result<u32, Failure> {
-        let limit = ENOUGH * self.seconds(most)?;
+    /// The fewest reducers that are enough, if `most` are. Prices, unlike simulations, can rise with reducers, so the limit is that of the faster
+    /// one of `most` and the rule's.
+    fn enough(&mut self, rule: u32, most: u32) -> Result<u32, Failure> {
+        let limit = ENOUGH * self.seconds(most)?.min(self.seconds(rule)?);
         let (mut few, mut many) = (0, most);
         while many - few > 1 {
             let middle = few.midpoint(many);
@@ -63,7 +64,7 @@ pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<ArticleClaim>, Chart)
     }
     let most = (2.0 * rule).min(f64::from(MOST)) as u32;
     let mut simulated = Simulated { inputs, found: BTreeMap::new() };
-    let enough = simulated.enough(most)?;
+    let enough = simulated.enough(rule as u32, most)?;
     for part in 1..=8 {
         simulated.seconds((most * part / 8).max(1))?;
     }
@@ -94,4 +95,26 @@ pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<ArticleClaim>, Chart)
         marks: vec![Mark { at: (f64::from(EXAMPLE), example), words: "the article's rule: 25".to_owned() }],
     };
     Ok((claims, chart))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        inputs: VertexInputs,
+    }
+
+    /// All-reduces of 128 GPUs have prices in place of simulations from 25 reducers on.
+    #[test]
+    fn prices_need_as_many_reducers_as_the_rule_says() {
+        let line = <Line as clap::Parser>::try_parse_from(["vertex", "--vertex-hosts=16"]).unwrap();
+        let (claims, chart) = sizing(&line.inputs).unwrap();
+        assert!(chart.curves[0].points.iter().any(|point| point.is_price));
+        let enough = claims[0].ours.value.unwrap();
+        // Prices of 47 to 50 are nearly the same.
+        assert!((47.0..=50.0).contains(&enough), "{enough}");
+    }
 }
