@@ -23,7 +23,9 @@ const TICK: Picoseconds = SECOND / 100_000_000;
 const MOST_TICKS: u64 = 10_000;
 /// Push-pulls before a wait.
 pub(super) const CALLS: u32 = 150;
-/// A key that is large in the proposal.
+/// A key that is small in the proposal has at most so many elements.
+const MEDIUM: u64 = 2_000_000;
+/// A key that is large in the proposal has more.
 const LARGE: u64 = 10_000_000;
 /// Elements of keys.
 const ELEMENTS: [u64; 16] = [
@@ -69,9 +71,9 @@ pub(super) struct SeedModel {
     pub(super) model: &'static str,
     pub(super) over_server: f64,
     pub(super) over_nccl: f64,
-    /// Why ours differ.
-    pub(super) why_server: &'static str,
-    pub(super) why_nccl: &'static str,
+    /// Why ours differ, with these inputs.
+    pub(super) why_server: fn(&TreesInputs) -> String,
+    pub(super) why_nccl: fn(&TreesInputs) -> String,
 }
 
 impl SeedModel {
@@ -87,41 +89,66 @@ static TABLE: [SeedModel; 4] = [
         model: "resnet50",
         over_server: 1.19,
         over_nccl: FITTED_TO,
-        why_server: SHARED,
-        why_nccl: "The cost of a message is found from this number.",
+        why_server: shared,
+        why_nccl: |inputs| {
+            let found = "The cost of a message is found from this number.";
+            if inputs.message_us.is_none() { found } else { "The cost of a message is an input." }.to_owned()
+        },
     },
     SeedModel {
         title: "VGG-16",
         model: "vgg16",
         over_server: 5.89,
         over_nccl: 1.06,
-        why_server: SHARED,
-        why_nccl: ONE_RING,
+        why_server: shared,
+        why_nccl: ring,
     },
     SeedModel {
         title: "Inception-v3",
         model: "inception-v3",
         over_server: 1.15,
         over_nccl: 1.34,
-        why_server: SHARED,
-        why_nccl: "Of its 292 keys nearly all are small, so it shows most what messages cost.",
+        why_server: shared,
+        why_nccl: |_| "Of its 292 keys nearly all are small, so it shows most what messages cost.".to_owned(),
     },
     SeedModel {
         title: "AlexNet",
         model: "alexnet",
         over_server: 6.60,
         over_nccl: 1.42,
-        why_server: "As with VGG-16, and its rate of images/s is that of large batches: a small one computes longer, whatever sums it.",
-        why_nccl: ONE_RING,
+        why_server: |_| {
+            "As with VGG-16, and its rate of images/s is that of large batches: a small one computes longer, whatever sums it."
+                .to_owned()
+        },
+        why_nccl: |inputs| {
+            format!(
+                "One key has most of its floats, and all of a key is pushed before any of it is pulled. So its trees use links one way at a time, and \
+                 NCCL's ring both. {}",
+                ring(inputs)
+            )
+        },
     },
 ];
 
 /// Why a server is slower here.
-const SHARED: &str = "To three of seven GPUs a server has no NVLink, and each pair of GPUs shares 10 GB/s of PCIe here. The text has 10 GB/s and \
-                      does not say who shares them.";
+pub(super) fn shared(inputs: &TreesInputs) -> String {
+    format!(
+        "To three of seven GPUs a server has no NVLink, and each pair of GPUs shares {} GB/s of PCIe here. The text has 10 GB/s and does not say \
+         who shares them.",
+        inputs.pcie
+    )
+}
+
 /// What NCCL's time rests on.
-const ONE_RING: &str = "NCCL has one ring here, over pairs of GPUs with two NVLinks. On rings over all NVLinks (--trees-ring-links 6) it is faster for \
-                        large keys, and the speed-up less; the text does not say which it had.";
+fn ring(inputs: &TreesInputs) -> String {
+    let here = match inputs.ring_links {
+        2 => "NCCL has one ring here, over pairs of GPUs with two NVLinks. On rings over all NVLinks (--trees-ring-links 6) it is faster for large \
+              keys, and the speed-up less"
+            .to_owned(),
+        links => format!("NCCL's ring is as fast as {links} NVLinks here (--trees-ring-links)"),
+    };
+    format!("{here}; the text does not say which it had.")
+}
 
 /// A model's step by each store.
 #[derive(Clone, Debug)]
@@ -148,6 +175,16 @@ impl ModelSteps {
     pub(super) fn over_nccl(&self) -> f64 {
         self.nccl as f64 / self.trees as f64
     }
+
+    /// Whether the text counts the model among those with many small keys.
+    pub(super) fn keys_are_small(&self) -> bool {
+        ["resnet50", "inception-v3"].contains(&self.seed.model)
+    }
+
+    /// Whether the parameter server is faster than NCCL, in words.
+    pub(super) fn server_beside_nccl(&self) -> &'static str {
+        if self.server < self.nccl { "faster" } else { "slower" }
+    }
 }
 
 /// What a model pushes.
@@ -156,6 +193,8 @@ pub(super) struct PushedKeys {
     pub(super) count: usize,
     /// The elements of the largest.
     pub(super) largest: u64,
+    /// How many have more elements than [`MEDIUM`].
+    pub(super) beyond: usize,
     /// How many have more elements than [`LARGE`].
     pub(super) above: usize,
     /// The bytes of all.
@@ -282,6 +321,7 @@ fn steps(
     let keys = PushedKeys {
         count: keys.len(),
         largest: elements().max().unwrap_or(0),
+        beyond: elements().filter(|elements| *elements > MEDIUM).count(),
         above: elements().filter(|elements| *elements > LARGE).count(),
         bytes: keys.iter().map(|key| key.bytes).sum(),
     };

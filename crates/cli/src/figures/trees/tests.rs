@@ -84,16 +84,48 @@ fn a_ring_leads_through_all_gpus_over_two_nvlinks_each() {
 fn keys_are_those_of_the_published_models() {
     let results = TreesResults::of(&inputs(&["--trees-message-us", "3"])).unwrap();
     let keys: Vec<_> = results.steps.iter().map(|steps| (steps.seed.title, steps.keys)).collect();
-    let of =
-        |count, largest, above, parameters: u64| PushedKeys { count, largest, above, bytes: 4 * parameters };
+    let of = |count, largest, [beyond, above]: [usize; 2], parameters: u64| PushedKeys {
+        count,
+        largest,
+        beyond,
+        above,
+        bytes: 4 * parameters,
+    };
     assert_eq!(
         keys,
         [
-            ("ResNet-50", of(161, 512 * 512 * 9, 0, 25_557_032)),
-            ("VGG-16", of(32, 512 * 7 * 7 * 4096, 2, 138_357_544)),
-            ("Inception-v3", of(292, 320 * 3 * 1280 * 2, 0, 27_161_264)),
-            ("AlexNet", of(16, 256 * 6 * 6 * 4096, 2, 61_100_840)),
+            ("ResNet-50", of(161, 512 * 512 * 9, [5, 0], 25_557_032)),
+            ("VGG-16", of(32, 512 * 7 * 7 * 4096, [8, 2], 138_357_544)),
+            ("Inception-v3", of(292, 320 * 3 * 1280 * 2, [2, 0], 27_161_264)),
+            ("AlexNet", of(16, 256 * 6 * 6 * 4096, [3, 2], 61_100_840)),
         ]
     );
     assert_eq!(results.rounds, 6);
+}
+
+/// A GPU's port to PCIe decides what a server costs, and NVLinks what NCCL costs: the sentences that name them move the numbers.
+#[test]
+fn sentences_name_inputs_that_move_the_numbers_and_have_their_values() {
+    let find = |figure: &Figure, said: &str| -> ArticleClaim {
+        figure.claims.iter().find(|claim| claim.said.contains(said)).unwrap().clone()
+    };
+    let (few, many) = (
+        trees(&["--trees-message-us=3.89"]),
+        trees(&["--trees-message-us=3.89", "--trees-pcie=20", "--trees-ring-links=1"]),
+    );
+    let server = "ResNet-50, of many small keys: the parameter server is faster";
+    assert_eq!(find(&few, server).ours.words, "slower");
+    assert_eq!(find(&many, server).ours.words, "faster");
+    assert!(find(&few, "VGG-16, of few keys: the parameter server is slower").agrees());
+    let vgg = "Table 1, VGG-16: speed-up over";
+    let value = |figure: &Figure, other: &str| find(figure, &format!("{vgg} {other}")).ours.value.unwrap();
+    assert!(value(&many, "the parameter server") < 0.6 * value(&few, "the parameter server"));
+    assert!(value(&many, "NCCL") > 1.5 * value(&few, "NCCL"));
+    let why = |figure: &Figure, said: &str| find(figure, said).why.unwrap_or_default();
+    assert!(why(&few, "Table 1, VGG-16: speed-up over the").contains("shares 10 GB/s"));
+    assert!(
+        why(&few, "Table 1, AlexNet: speed-up over NCCL").contains("over pairs of GPUs with two NVLinks")
+    );
+    assert!(why(&many, "Table 1, AlexNet: speed-up over NCCL").contains("as fast as 1 NVLinks"));
+    assert!(why(&many, "One push-pull (7b)").contains("a message costs 3.89 us here"));
 }
