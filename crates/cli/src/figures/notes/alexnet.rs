@@ -28,12 +28,16 @@ pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart), 
     let gbits = |buffers: f64| Quantity::of(buffers * each * BITS / 1e3, "Gbit/s");
     let (client, server) = (both_ways(&served, &served.worker), both_ways(&served, &served.reducer));
     let node = both_ways(&shared, &shared.worker);
-    let slip =
-        "The notes' own product, 4 times 61.5 M by 0.25 s times 7/8, is 861 M/s, which are 27.55 Gbit/s.";
+    let moved = "Other inputs than the notes': 8 GPUs, 61.5 M parameters, 0.25 s.";
+    let is_the_notes =
+        (gpus, inputs.notes_alexnet_parameters, inputs.notes_alexnet_seconds) == (8, 61.5, 0.25);
+    let slip = match is_the_notes {
+        true => "The notes' own product, 4 x 61.5 M / 0.25 s x 7/8, is 861 M/s, which are 27.55 Gbit/s.",
+        false => moved,
+    };
     let formula = |said: &str, seed: Quantity, ours: Quantity| {
         ArticleClaim::new(format!("AlexNet: {said}"), seed, ours, How::Formula)
     };
-    let moved = "Other inputs than the notes': 8 GPUs, 61.5 M parameters, 0.25 s.";
     let claims = vec![
         formula("it has 61.5 M parameters", Quantity::of(61.5, "M"), Quantity::of(profiled()?, "M")),
         formula("a worker pushes and pulls 492 M parameters/s", Quantity::of(492.0, "M/s"), rate(client))
