@@ -50,6 +50,8 @@ fn the_constant_brings_nccl_to_its_efficiency() {
     assert_eq!(ours("successive rounds").value, Some(126.0));
     // 2 (M - 1) / M / 8 of 2 and 32 machines.
     assert_eq!(ours("What each GPU sends").words, "from 0.125 K to 0.242 K");
+    assert_eq!(ours("already faster").words, "faster");
+    assert_eq!(ours("Google's BERT").words, "steps per second, 64 GPUs");
     assert_eq!(ours("are 1.6 GB").value, Some(64.0 * 25.0 * 1_048_576.0 / 1e9));
 }
 
@@ -65,4 +67,20 @@ fn without_costs_of_messages_only_bytes_count() {
     let near = |ours: f64, by_hand: f64| (ours / by_hand - 1.0).abs() < 0.02;
     assert!(near(busy(Library::Nccl), by_hand(2.0 * 63.0 / 64.0)), "{}", busy(Library::Nccl));
     assert!(near(busy(Library::Fairring), by_hand(2.0 * 7.0 / 8.0)), "{}", busy(Library::Fairring));
+}
+
+/// Sentences that explain a difference hold where the input that they name is another.
+#[test]
+fn free_messages_leave_what_bytes_alone_gain() {
+    let figure = fairring(&["--fairring-message-us=0", "--fairring-most-gpus=64"]);
+    let find = |said: &str| figure.claims.iter().find(|claim| claim.said.contains(said)).unwrap();
+    for said in ["At 100 MiB", "There Fairring is around 50 %"] {
+        let claim = find(said);
+        // (63 / 64) / (7 / 8) = 1.125: bytes in the cards.
+        assert!(claim.ours.value.unwrap() < 12.7, "{claim:?}");
+        assert!(claim.why.as_ref().unwrap().starts_with("By bytes alone it gains 12.5 %"), "{claim:?}");
+    }
+    let sweet = find("the sweet spot");
+    assert_eq!(sweet.ours.value, Some(2.0), "one slice is in a machine while another is between machines");
+    assert!(sweet.why.as_ref().unwrap().ends_with("busy all the time."), "{sweet:?}");
 }
