@@ -122,8 +122,8 @@ static TABLE: [SeedModel; 4] = [
         },
         why_nccl: |inputs| {
             format!(
-                "One key has most of its floats, and all of a key is pushed before any of it is pulled. So its trees use links one way at a time, and \
-                 NCCL's ring both. {}",
+                "One key has most of its floats, and all of a key is pushed before any of it is pulled. So its trees leave each way of a link idle half of \
+                 the time, and NCCL's ring keeps its links busy. {}",
                 ring(inputs)
             )
         },
