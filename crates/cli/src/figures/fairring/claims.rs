@@ -164,6 +164,11 @@ fn training(results: &FairringResults) -> Vec<ArticleClaim> {
     let predicted = |said: &str, seed, ours| {
         ArticleClaim::new(said, percent(seed), percent(ours), How::Predicted).if_it_differs(ONE_BY_ONE)
     };
+    let implied = |said: &str, seed, ours| {
+        ArticleClaim::new(said, percent(seed), percent(ours), How::Predicted).because(
+            "The text does not say what efficiency is relative to. If each library's is relative to its own 8 GPUs, where Fairring is slower, NCCL's is less.",
+        )
+    };
     let steps = &results.steps;
     let numbers = [
         ArticleClaim::new(
@@ -177,12 +182,12 @@ fn training(results: &FairringResults) -> Vec<ArticleClaim> {
         predicted("Fairring's throughput is 42.82 % higher than NCCL's at 64 GPUs", 0.4282, gain(steps, 64)),
         predicted("Fairring's scaling efficiency at 32 GPUs is 90 %", 0.90, efficiency(32).fairring),
         predicted("Fairring's scaling efficiency at 64 GPUs is 72 %", 0.72, efficiency(64).fairring),
-        predicted(
+        implied(
             "By these numbers NCCL's efficiency at 32 GPUs is 90 % / 1.5286",
             0.90 / 1.5286,
             efficiency(32).nccl,
         ),
-        predicted(
+        implied(
             "By these numbers NCCL's efficiency at 64 GPUs is 72 % / 1.4282",
             0.72 / 1.4282,
             efficiency(64).nccl,
