@@ -214,11 +214,14 @@ def command(name, words, settings, folder):
             # The binary would start the first python3 of the path.
             succeed([sys.executable, "-m", "herringbone", "compare", *rest], folder, settings)
         case ["herringbone", *rest]:
+            rest, target = (rest[:-2], rest[-1]) if rest[-2:-1] == [">"] else (rest, None)
             files = [word for word in (*rest, *settings.values()) if word.startswith(("examples/", "testdata/"))]
             own = {word: str(ROOT / word) for word in files}
             settings = {setting: own.get(value, value) for setting, value in settings.items()}
             own |= {"python": python(), "herringbone": str(BINARY)}
-            succeed([str(BINARY), *(own.get(word, word) for word in rest)], folder, settings)
+            printed = succeed([str(BINARY), *(own.get(word, word) for word in rest)], folder, settings)
+            if target:
+                (folder / target).write_text(printed)
         case ["torchrun", *_] if examples := [word for word in words if word.startswith("examples/")]:
             takes(name, examples[0], words[words.index(examples[0]) + 1 :])
         case ["torchrun", "--nproc-per-node=4", "train.py"] if without_torch(folder / "train.py"):
@@ -289,7 +292,7 @@ def status(options, settings):
 
 
 def succeed(arguments, folder, settings=None):
-    """Runs a command to its end, with nothing but its settings."""
+    """Runs a command to its end, with nothing but its settings, and returns what it printed."""
     done = subprocess.run(
         arguments,
         cwd=folder,
@@ -300,6 +303,7 @@ def succeed(arguments, folder, settings=None):
         timeout=300,
     )
     assert done.returncode == 0, f"{shlex.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
 
 
 def missing(page, text):
