@@ -192,6 +192,11 @@ WEIGHT = ("layers", 1, "parameters", 0)
 REFUSED = {
     "other format": (put("format", value="a picture"), "this is no profile of a model"),
     "newer": (put("version", value=2), "its version is 2, and this program reads version 1"),
+    "version that is true": (put("version", value=True), "its version is True, and"),
+    "version with a fraction": (put("version", value=1.0), "its version is 1.0, and"),
+    "timing of lists": (put("timing", value=[]), "timing is a list"),
+    "name of two lines": (put("name", value="a\nb"), r"name is 'a\\nb', which has a line's end or another control character"),
+    "name that clears the screen": (put("name", value="\033[2J"), r"name is '\\x1b\[2J', which has"),
     "timing": (put("timing", value="hours"), "timing is 'hours'"),
     "unknown key": (put("layer", value=[]), "the profile has 'layer'"),
     "lacking key": (lambda whole: whole.pop("run"), "the profile lacks 'run'"),
@@ -276,4 +281,4 @@ def test_the_page_has_all_options_and_reasons() -> None:
     assert len(options) == 5 and [each for each in options if f"`{each}" not in page] == []
     sources = re.sub(r'"\s*\n\s*f?"', "", "".join(path.read_text() for path in folder.glob("*.py")))
     quoted = re.findall(r"^\| `([^`]+)` \|", page.partition("## If there is no profile")[2], re.MULTILINE)
-    assert len(quoted) == 10 and [words for words in quoted if words not in sources] == []
+    assert len(quoted) == 11 and [words for words in quoted if words not in sources] == []

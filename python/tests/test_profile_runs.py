@@ -173,7 +173,23 @@ def test_a_script_that_ends_early_has_the_steps_that_there_were(group: Group, tm
     assert "the end of the script" in output and "ended after 3 of the 4 steps" in output
 
 
+def test_a_process_that_the_script_forks_is_left_alone(group: Group, tmp_path: Path) -> None:
+    """It trains to its end, is neither measured nor stopped, and writes no profile."""
+    pytest.importorskip("torch")
+    output = profiled(group, tmp_path, "forks")
+    lines = output.splitlines()
+    assert lines.count("the end of the child") == 1 and "the child ended with 7" in lines, output
+    assert sum(line.startswith("wrote ") for line in lines) == 1 and "the end of the script" not in lines, output
+
+
+def test_a_model_whose_name_controls_terminals_has_a_profile(group: Group, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert "\033" not in profiled(group, tmp_path, "named")
+    assert found(tmp_path).name == "Net[2J"
+
+
 REASONS = {
+    "functional": "has stepped an optimizer 2 times or more and never called backward()",
     "untrained": "no training step was seen in profiled.py",
     "manual": "has called backward() 40 times and no optimizer",
     "short": "has trained 5 steps, and 5 are for warming up: give --warm-up less than 5",

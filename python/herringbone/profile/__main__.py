@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -38,10 +39,14 @@ def main(words: Sequence[str] | None = None) -> int:
     places: list[Place] = []
     watch = Watch(options.warm_up, options.steps, lambda: places.append(place()), options.sums)
     watch.install()
+    process = os.getpid()
     try:
         ended = run(options.script, options.arguments)
     finally:
         watch.remove()
+    if os.getpid() != process:
+        # The script has forked this process, and the profile is its parent's.
+        return ended.status
     try:
         if ended.status:
             _say(f"{options.script.name} ended with exit code {ended.status}, so there is no profile")

@@ -18,6 +18,7 @@ from .options import Options
 from .problems import ProfileError
 from .steps import measured, ready
 from .watch import Watch
+from .writing import is_control
 
 __all__ = ["Place", "place", "profile_of"]
 
@@ -57,7 +58,7 @@ def profile_of(watch: Watch, options: Options, where: Place) -> Profile:
         raise ProfileError(_nothing(watch, options))
     moments = ready(steps)
     profile = Profile(
-        type(watch.model).__name__[:1000],
+        "".join(letter for letter in type(watch.model).__name__[:1000] if not is_control(letter)),
         shlex.join(["python", "-m", "herringbone.profile", options.script.name, *options.arguments])[:1000],
         finding.layers_of(watch.model, moments),
         run=Run(
@@ -84,6 +85,11 @@ def profile_of(watch: Watch, options: Options, where: Place) -> Profile:
 def _nothing(watch: Watch, options: Options) -> str:
     """Why there is no step to make a profile of."""
     script = options.script.name
+    if watch.seen and not watch.backwards:
+        return (
+            f"{script} has stepped an optimizer {watch.seen} times or more and never called backward(): gradients of torch.autograd.grad have no "
+            "moments, so let backward() of the loss make them"
+        )
     if watch.seen:
         advice = f"give --warm-up less than {watch.seen}" if watch.seen > 2 else "let it train at least 3 steps"
         return f"{script} has trained {watch.seen} steps, and {watch.warm_up} are for warming up: {advice}"

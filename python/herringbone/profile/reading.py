@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from .document import ELEMENT_BYTES, Buckets, Layer, Measured, Parameter, Profile, Published, Run
-from .writing import FORMAT, VERSION
+from .writing import FORMAT, VERSION, is_control
 
 __all__ = ["MOST_BYTES", "MOST_PARAMETERS", "FormatError", "parsed", "read"]
 
@@ -84,17 +84,18 @@ def _no_number(name: str) -> NoReturn:
 def _profile(whole: Any) -> Profile:
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise FormatError(f'this is no profile of a model: it would begin with {{"format": "{FORMAT}"')
-    if whole.get("version") != VERSION:
+    # True and 1.0 are equal to 1.
+    if type(whole.get("version")) is not int or whole["version"] != VERSION:
         raise FormatError(f"its version is {_shown(whole.get('version'))}, and this program reads version {VERSION}")
     timing = whole.get("timing")
-    if timing not in TIMINGS:
+    if not isinstance(timing, str) or timing not in TIMINGS:
         raise FormatError(f'timing is {_shown(timing)}, not "operations" or "seconds"')
     needed = {"format", "version", "name", "source", "timing", "layers"}
     needed |= {"sample"} if timing == "operations" else {"run", "measured"}
     _keys("the profile", whole, needed, needed | TIMINGS[timing])
     layers = _layers(whole["layers"], timing)
     profile = Profile(
-        _text("name", whole["name"]),
+        _line("name", whole["name"]),
         _text("source", whole["source"]),
         layers,
         sample=_text("sample", whole["sample"]) if "sample" in whole else None,
@@ -195,6 +196,13 @@ def _text(where: str, given: Any) -> str:
     if not isinstance(given, str) or len(given) > MOST_CHARACTERS:
         raise FormatError(f"{where} is {_shown(given)}, not a text of at most {MOST_CHARACTERS} characters")
     return given
+
+
+def _line(where: str, given: Any) -> str:
+    """A text that is printed, so that it has nothing by which terminals are controlled."""
+    if any(is_control(letter) for letter in _text(where, given)):
+        raise FormatError(f"{where} is {_shown(given)}, which has a line's end or another control character")
+    return str(given)
 
 
 def _whole(where: str, given: Any) -> int:

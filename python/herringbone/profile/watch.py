@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +64,9 @@ class Watch:
         return max(0, self.warm_up - self._search.rounds)
 
     def install(self) -> None:
-        """Begin to hear."""
+        """Begin to hear, in this process alone: a process that the script forks trains as it would without this."""
+        in_child = weakref.WeakMethod(self.remove)
+        os.register_at_fork(after_in_child=lambda: (remove := in_child()) and remove())
         before, after = register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)
         self._undo += [before.remove, after.remove, self._wrap_backward()]
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import unicodedata
 from typing import Any
 
 from .document import Layer, Parameter, Profile
 
-__all__ = ["FORMAT", "VERSION", "as_object", "text"]
+__all__ = ["FORMAT", "VERSION", "as_object", "is_control", "text"]
 
 FORMAT, VERSION = "herringbone model profile", 1
+
+
+def is_control(letter: str) -> bool:
+    """Whether a letter ends a line or controls a terminal. A model's name, which is printed, has none."""
+    return unicodedata.category(letter) == "Cc"
 
 
 def as_object(profile: Profile) -> dict[str, Any]:

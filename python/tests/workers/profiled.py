@@ -125,6 +125,8 @@ def alone():
     model = Outer() if KIND == "outer" else Net()
     called = compiled(model) if KIND.startswith("compiled") else model
     optimizer = (Sleepy if KIND == "sleeps" else torch.optim.SGD)(model.parameters(), lr=0.01)
+    if KIND == "named":
+        Net.__name__ = "Net\033[2J"
     other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
     for number in range(5 if KIND == "short" else 40):
         rows = torch.randn(8, 16)
@@ -138,6 +140,11 @@ def alone():
             optimizer.step(lambda: closure(optimizer, model, rows))
         elif KIND == "untrained":
             called(rows)
+        elif KIND == "functional":
+            weights = list(model.parameters())
+            for weight, gradient in zip(weights, torch.autograd.grad(called(rows).sum(), weights), strict=True):
+                weight.grad = gradient
+            optimizer.step()
         elif KIND == "manual":
             called(rows).square().mean().backward()
         elif KIND == "uncalled":
@@ -160,7 +167,19 @@ def closure(optimizer, model, rows):
     return loss
 
 
+def child():
+    """A process that trains a model of its own, and ends with a code of its own."""
+    alone()
+    print("the end of the child", flush=True)
+    sys.exit(7)
+
+
 torch.manual_seed(0)
+if KIND == "forks":
+    process = os.fork()
+    if not process:
+        child()
+    print("the child ended with", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 if KIND == "of two":
     first, second = Net(), Net()
     both = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
