@@ -42,6 +42,7 @@ mod topologies;
 mod trace;
 mod training;
 mod trees;
+mod unique_json;
 mod verify;
 
 pub use failure::RankFailure;

@@ -1,5 +1,6 @@
 //! Profiles of models, as docs/reference/model-profile.md has them: what is no profile is refused with its place in the file.
 
+use crate::unique_json;
 use herringbone::core::training::ComputingCores;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -106,18 +107,21 @@ impl Profile {
 /// # Errors
 /// The place, and what belongs there.
 pub(crate) fn parse(text: &str) -> Result<Profile, String> {
-    let whole: Value = serde_json::from_str(text).map_err(|error| format!("this is no JSON: {error}"))?;
+    let whole: Value = unique_json::parse(text).map_err(|error| format!("this is no JSON: {error}"))?;
     if whole["format"] != FORMAT {
         return Err(format!("this is no profile of a model: it would begin with {{\"format\": \"{FORMAT}\""));
     }
     if whole["version"] != 1 {
-        return Err(format!("its version is {}, and this program reads version 1", whole["version"]));
+        return Err(format!("its version is {}, and this program reads version 1", shown(&whole["version"])));
     }
     let common = ["format", "version", "name", "source", "timing", "layers"];
     let is_measured = match whole["timing"].as_str() {
         Some("operations") => false,
         Some("seconds") => true,
-        _ => return Err(format!("timing is {}, not \"operations\" or \"seconds\"", whole["timing"])),
+        _ => {
+            let timing = shown(&whole["timing"]);
+            return Err(format!("timing is {timing}, not \"operations\" or \"seconds\""));
+        }
     };
     let (needed, optional) = match is_measured {
         true => ([&common[..], &["run", "measured"]].concat(), ["buckets"]),
@@ -130,7 +134,7 @@ pub(crate) fn parse(text: &str) -> Result<Profile, String> {
         true => ProfileTiming::Seconds(measured(&fields["measured"], &fields["run"])?),
         false => ProfileTiming::Operations,
     };
-    let mut profile = Profile { name: text_of("name", &fields["name"])?, timing, layers, buckets: None };
+    let mut profile = Profile { name: line_of("name", &fields["name"])?, timing, layers, buckets: None };
     profile.buckets = fields.get("buckets").map(|given| buckets(given, &profile)).transpose()?;
     Ok(profile)
 }
@@ -218,7 +222,7 @@ fn parameter(place: &str, given: &Value, is_measured: bool) -> Result<ModelParam
     let named = fields["dtype"].as_str().and_then(|name| DTYPES.iter().find(|(dtype, _)| *dtype == name));
     let Some((dtype, width)) = named else {
         let names = DTYPES.map(|(dtype, _)| dtype).join(", ");
-        return Err(format!("{place}.dtype is {}; the format has {names}", fields["dtype"]));
+        return Err(format!("{place}.dtype is {}; the format has {names}", shown(&fields["dtype"])));
     };
     let mut bytes = u128::from(*width);
     for length in list(&format!("{place}.shape"), &fields["shape"], MOST_LENGTHS)? {
@@ -310,6 +314,17 @@ fn text_of(place: &str, given: &Value) -> Result<String, String> {
     })
 }
 
+/// A text that is printed, so that it has nothing by which terminals are controlled.
+fn line_of(place: &str, given: &Value) -> Result<String, String> {
+    let text = text_of(place, given)?;
+    match text.contains(char::is_control) {
+        true => {
+            Err(format!("{place} is {}, which has a line's end or another control character", shown(given)))
+        }
+        false => Ok(text),
+    }
+}
+
 fn whole_of(place: &str, given: &Value) -> Result<u64, String> {
     given
         .as_u64()
@@ -382,6 +397,8 @@ mod tests {
             ("\"float32\", \"bytes\": 1024", "\"float31\", \"bytes\": 1024", "dtype is \"float31\"; the"),
             ("\"float32\", \"bytes\": 1024", "\"int32\", \"bytes\": 1024", "a bucket of float32 and int32"),
             ("\"name\": \"out\"", "\"name\": 7", "layers[2].name is 7, not a text"),
+            ("\"Classifier\"", "\"\\u001b[2J\"", "name is \"\\u001b[2J\", which has a line's end or another"),
+            ("\"warm_up\"", "\"steps\": 1, \"warm_up\"", "an object has \"steps\" twice; keep one of them"),
             ("\n}", "\n", "this is no JSON"),
         ] {
             assert!(MEASURED.contains(from), "{from}");
