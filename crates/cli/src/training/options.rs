@@ -191,8 +191,12 @@ impl SimulateTrainingOptions {
             most_messages: MOST_MESSAGES,
             guidance: self.machines.guidance()?,
         };
-        let mut codecs = self.codec.clone();
-        codecs.dedup();
+        let mut codecs = Vec::new();
+        for codec in &self.codec {
+            if !codecs.contains(codec) {
+                codecs.push(*codec);
+            }
+        }
         Ok(TrainingQuestion { model, worker, workers, ways, codecs, in_flight, machines })
     }
 

@@ -240,3 +240,50 @@ fn the_picture_has_a_curve_for_each_way() {
     std::fs::remove_file(&path).unwrap();
     assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
 }
+
+/// A profile in a file of this test's own.
+fn with_profile<T>(name: &str, text: &str, then: impl FnOnce(&str) -> T) -> T {
+    let path = std::env::temp_dir().join(format!("herringbone-{name}-{}.json", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    let found = then(path.to_str().unwrap());
+    std::fs::remove_file(&path).unwrap();
+    found
+}
+
+/// 5,000 parameters of 4 PiB are more bytes than 64 bits count.
+#[test]
+fn a_profile_of_more_bytes_than_can_be_counted_has_as_many_as_can() {
+    let parameter =
+        r#"{"name": "w", "shape": [1125899906842624], "dtype": "float32", "bytes": 4503599627370496}"#;
+    let parameters = vec![parameter; 5000].join(",");
+    let text = format!(
+        r#"{{"format": "herringbone model profile", "version": 1, "name": "big", "source": "", "sample": "", "timing": "operations",
+            "layers": [{{"name": "", "multiply_adds": 1000000, "parameters": [{parameters}]}}]}}"#
+    );
+    let args =
+        |path: &str| shown(&["--model", path, "--rate", "1e9", "--algorithm", "ring", "--workers", "1,2"]);
+    let text = with_profile("big", &text, args).unwrap();
+    assert!(text.contains("17592186044416.0 MiB") && text.contains("left out: ring of 2 workers"), "{text}");
+}
+
+#[test]
+fn a_step_that_computes_nothing_has_no_efficiency() {
+    let measured = std::fs::read_to_string(MEASURED).unwrap();
+    let mut text = measured.clone();
+    for (name, seconds) in
+        [("forward", "0.005"), ("backward", "0.0105"), ("optimizer", "0.002"), ("other", "0.001")]
+    {
+        text = text.replace(&format!("\"{name}_seconds\": {seconds}"), &format!("\"{name}_seconds\": 0"));
+    }
+    assert_ne!(text, measured);
+    let failure = with_profile("idle", &text, |path| shown(&["--model", path])).unwrap_err().to_string();
+    assert!(failure.contains("nothing is computed in a step of Classifier"), "{failure}");
+}
+
+#[test]
+fn a_codec_that_is_named_twice_has_one_row() {
+    let codecs =
+        ["--model", "vgg16", "--algorithm", "sharded", "--workers", "2", "--codec", "none,int8,none"];
+    let found: Vec<_> = steps(&codecs).iter().map(|row| row["codec"].clone()).collect();
+    assert_eq!(found, ["none", "int8"]);
+}

@@ -37,7 +37,7 @@ const MOST_SECONDS: f64 = 1e6;
 
 impl TrainedStep {
     /// # Errors
-    /// If an option does nothing for this profile, one is missing, or nobody waits for the end of such a step.
+    /// If an option does nothing for this profile, one is missing, nobody waits for the end of such a step, or it computes nothing.
     pub(crate) fn of(model: &NamedModel, choice: WorkerChoice) -> Result<Self, String> {
         let profile = &model.profile;
         let (step, ready, basis) = match profile.timing {
@@ -66,6 +66,12 @@ impl TrainedStep {
             }
             ProfileTiming::Operations => by_operations(model, choice)?,
         };
+        if step.computing() == 0 {
+            return Err(format!(
+                "nothing is computed in a step of {}, so there is no efficiency of it: give the profile the times or the operations of its layers",
+                profile.name
+            ));
+        }
         let gradients = gradients(profile, &ready)?;
         let buckets = match (&profile.buckets, choice.cap) {
             (Some(measured), None) => {
@@ -85,7 +91,7 @@ impl TrainedStep {
 
     /// All gradients that are summed.
     pub(crate) fn bytes(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.bytes).sum()
+        self.buckets.iter().map(|bucket| bucket.bytes).fold(0, u64::saturating_add)
     }
 }
 
