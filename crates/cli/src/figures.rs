@@ -102,6 +102,8 @@ fn figure_name() -> impl TypedValueParser<Value = &'static KnownFigure> {
 pub(crate) fn run(options: &FiguresOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let chosen = chosen(options);
     refuse_useless(options, &chosen)?;
+    // Figures take minutes, after which it would be late to hear that they have no place.
+    write::make_folder(&options.folder)?;
     let progress = LateBar::of(chosen.len() as u64);
     let mut figures = Vec::with_capacity(chosen.len());
     for known in chosen {

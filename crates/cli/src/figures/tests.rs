@@ -208,6 +208,29 @@ fn a_folder_gets_a_page_and_three_files_of_each_figure() {
     );
 }
 
+/// The input cannot be used, either, which is found later.
+#[test]
+fn a_folder_that_cannot_be_is_refused_before_a_figure_is_made() {
+    let file = env::temp_dir().join(format!("herringbone-figures-file-{}", std::process::id()));
+    fs::write(&file, "a file").unwrap();
+    let args = ["figures", &file.to_string_lossy(), "--only", "notes", "--notes-gb-per-s", "1e-300"];
+    let line = Line::try_parse_from(args).unwrap();
+    let refused = run(&line.options, &mut Vec::new()).unwrap_err().to_string();
+    fs::remove_file(&file).unwrap();
+    assert!(refused.starts_with(&format!("cannot write {}", file.display())), "{refused}");
+}
+
+#[test]
+fn a_page_is_written_after_all_that_it_links_to() {
+    let figures = figures(&["--only", "notes", "--notes-gpus", "2"]);
+    let folder = env::temp_dir().join(format!("herringbone-figures-last-{}", std::process::id()));
+    fs::create_dir_all(folder.join("notes.csv")).unwrap();
+    let refused = write::write(&folder, &figures).unwrap_err().to_string();
+    let has_page = folder.join("index.md").exists();
+    fs::remove_dir_all(&folder).unwrap();
+    assert!(refused.contains("notes.csv") && !has_page, "{refused}");
+}
+
 #[test]
 fn an_input_of_a_figure_that_is_not_asked_for_is_refused() {
     let refused = run_into("useless", &["--only", "notes", "--vertex-hosts", "4"]).unwrap_err();

@@ -31,20 +31,31 @@ herringbone figures changed --only notes --notes-ring 6
 ```
 ";
 
-/// Writes `index.md`, and for each figure its picture, its claims and its points; returns the paths.
+/// Makes the folder that figures are written to, if there is none.
 ///
 /// # Errors
-/// If the folder or a file cannot be written.
+/// If there can be none.
+pub(super) fn make_folder(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(Failure::system(refused(folder)))
+}
+
+fn refused(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+/// Writes `index.md`, and for each figure its picture, its claims and its points; returns the paths. The page is written last, so that all that
+/// it links to is there.
+///
+/// # Errors
+/// If a file cannot be written.
 pub(super) fn write(folder: &Path, figures: &[Figure]) -> Result<Vec<PathBuf>, Failure> {
-    let refused = |path: &Path| format!("cannot write {}", path.display());
-    fs::create_dir_all(folder).map_err(Failure::system(refused(folder)))?;
     let mut files = vec![(folder.join("index.md"), index(figures))];
     for figure in figures {
         files.push((folder.join(format!("{}.svg", figure.name)), picture(figure)));
         files.push((folder.join(format!("{}.csv", figure.name)), claims_csv(figure)));
         files.push((folder.join(format!("{}-points.csv", figure.name)), points_csv(figure)));
     }
-    for (path, text) in &files {
+    for (path, text) in files.iter().rev() {
         fs::write(path, text).map_err(Failure::system(refused(path)))?;
     }
     Ok(files.into_iter().map(|(path, _)| path).collect())
