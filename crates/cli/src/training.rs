@@ -39,7 +39,12 @@ pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Res
     }
     match (options.shown.json, options.shown.csv) {
         (true, _) => writeln!(out, "{}", report.object())?,
-        (_, true) => write!(out, "{}", report.csv())?,
+        (_, true) => {
+            write!(out, "{}", report.csv())?;
+            for left_out in &simulated.left_out {
+                eprintln!("herringbone: {}", left_out.sentence());
+            }
+        }
         _ => write!(out, "{}", report.text())?,
     }
     Ok(Outcome::Passed)

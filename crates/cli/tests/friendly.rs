@@ -147,6 +147,16 @@ fn a_summary_comes_first_and_all_rows_on_demand() {
     assert!(rows(&long) > 100, "{long}");
 }
 
+/// Lines of values have no place for it.
+#[test]
+fn a_way_that_values_leave_out_is_named_beside_them() {
+    let ways = "simulate-training --model alexnet --algorithm ring --workers 2 --codec none,int8";
+    let (code, stdout, stderr) = run(&format!("{ways} --csv"));
+    assert_eq!((code, stdout.lines().count()), (0, 2), "{stdout}");
+    assert!(stderr.starts_with("herringbone: left out: ring int8 of 2 workers: "), "{stderr}");
+    assert_eq!(run(ways).2, "");
+}
+
 #[test]
 fn all_errors_look_alike() {
     for line in [
