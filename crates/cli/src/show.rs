@@ -11,7 +11,7 @@ use herringbone::core::{
     algorithm::Layout,
     group::Group,
     schedule::Schedule,
-    terms::{HistoryLimits, TermHistory, history},
+    terms::{HistoryError, HistoryLimits, TermHistory, history},
     verify::verify,
 };
 use herringbone::{Algorithm, Collective, FoldOrder};
@@ -63,6 +63,10 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    // Schedules of thousands of ranks take gigabytes, so what cannot be drawn of them is refused before they are made.
+    if let (Some(algorithm), Some(ranks)) = (&options.algorithm, options.ranks) {
+        refuse_undrawn(options, &algorithm.to_string(), ranks)?;
+    }
     let shown = match (&options.schedule, &options.algorithm, options.ranks) {
         (Some(path), ..) => of_file(options, path)?,
         (None, Some(algorithm), Some(ranks)) => of_algorithm(options, algorithm, ranks)?,
@@ -79,6 +83,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         print(options, &shown, out)?;
         return Ok(Outcome::Passed);
     }
+    refuse_undrawn(options, &shown.name, schedule.ranks())?;
     // The text comes last, so that a refused picture is all that is said.
     let mut text = Vec::new();
     print(options, &shown, &mut text)?;
@@ -151,6 +156,23 @@ fn print(options: &Options, shown: &Shown, out: &mut dyn Write) -> Result<(), Fa
     Ok(())
 }
 
+/// Refuses more ranks than what was asked for has room for.
+fn refuse_undrawn(options: &Options, name: &str, ranks: u32) -> Result<(), Failure> {
+    let asked =
+        [("--svg", options.svg.is_some(), picture::LIMITS), ("--html", options.html.is_some(), page::LIMITS)];
+    for (option, _, limits) in asked.into_iter().filter(|(_, is_asked, _)| *is_asked) {
+        limits.allow(ranks).map_err(no_room(option, name))?;
+    }
+    Ok(())
+}
+
+fn no_room(option: &str, name: &str) -> impl Fn(HistoryError) -> Failure {
+    move |why| Failure::Usage {
+        problem: format!("{option} has no room for {name}: {why}"),
+        hint: "take fewer ranks, or leave it out and read the text",
+    }
+}
+
 /// Writes the picture and the page that were asked for.
 fn draw(options: &Options, shown: Shown) -> Result<(), Failure> {
     let Shown { name, group, schedule } = shown;
@@ -159,10 +181,7 @@ fn draw(options: &Options, shown: Shown) -> Result<(), Failure> {
         hint: "only proven schedules are drawn: correct it, or say with --collective what it does",
     })?;
     let followed = |option: &str, limits: HistoryLimits| -> Result<TermHistory, Failure> {
-        history(&proven, limits).map_err(|why| Failure::Usage {
-            problem: format!("{option} has no room for {name}: {why}"),
-            hint: "take fewer ranks, or leave it out and read the text",
-        })
+        history(&proven, limits).map_err(no_room(option, &name))
     };
     // Of a file's path the name is enough for a title.
     let title = name.rsplit('/').next().unwrap_or(&name);

@@ -193,15 +193,21 @@ impl TermHistory {
 /// # Errors
 /// [`HistoryError`] if there is more than `limits` allow.
 pub fn history(schedule: &Verified, limits: HistoryLimits) -> Result<TermHistory, HistoryError> {
-    let (ranks, most) = (schedule.ranks(), limits.ranks.min(MOST_RANKS));
-    if ranks > most {
-        return Err(HistoryError::Ranks { ranks, most });
-    }
+    limits.allow(schedule.ranks())?;
     limits.check(schedule, schedule.cost().rounds)?;
     Recorder::new(schedule).record(limits)
 }
 
 impl HistoryLimits {
+    /// Whether a schedule of so many workers and reducers can be followed, as far as that is known before it is made.
+    ///
+    /// # Errors
+    /// [`HistoryError::Ranks`] if not.
+    pub fn allow(self, ranks: u32) -> Result<(), HistoryError> {
+        let most = self.ranks.min(MOST_RANKS);
+        if ranks > most { Err(HistoryError::Ranks { ranks, most }) } else { Ok(()) }
+    }
+
     /// Whether so many rounds are few enough.
     fn check(self, schedule: &Verified, rounds: u32) -> Result<(), HistoryError> {
         let (ranks, chunks, most) = (schedule.ranks(), schedule.cut().chunks(), self.blocks);

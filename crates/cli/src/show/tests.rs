@@ -179,6 +179,15 @@ fn what_has_no_room_is_refused_and_not_written() {
             "16 ranks x 16 chunks x 30 or more rounds, and the start, are more than 2048 blocks; take fewer ranks",
         ),
         ("--algorithm tree --ranks 65 --html", "--html has no room for tree: 65 ranks are more than 64"),
+        // Before it is made: ring has no barrier, and an all_reduce of so many ranks has no room in memory.
+        (
+            "--algorithm ring --ranks 16384 --collective barrier --html",
+            "--html has no room for ring: 16384 ranks are more than 64",
+        ),
+        (
+            "--algorithm reduction_server --ranks 4 --reducers 13 --svg",
+            "--svg has no room for reduction_server: 17 ranks are more than 16",
+        ),
     ] {
         let file = Scratch::new("refused");
         let failure = shown(&format!("{args} {}", file.path())).unwrap_err();
