@@ -120,7 +120,19 @@ def test_the_tree_of_the_sum_grows(browser, pages):
             sheet.page.keyboard.press("ArrowRight")
         assert ready[0] == 0 and ready == sorted(ready) and ready[-1] == 5
         assert sheet.text("#ready") == "5 of 5 additions are done: ((a0+b0)+(c0+d0))+(e0+f0)"
-        assert sheet.page.locator("#tree text").all_text_contents() == ["a0", "b0", "+", "c0", "d0", "+", "+", "e0", "f0", "+", "+"]
+        assert sheet.page.locator("#tree text").all_text_contents() == [
+            "a0",
+            "b0",
+            "+",
+            "c0",
+            "d0",
+            "+",
+            "+",
+            "e0",
+            "f0",
+            "+",
+            "+",
+        ]
     with opened(browser, pages["ring"]) as sheet:
         sheet.page.select_option("#chunk", "2")
         sheet.page.click("#last")
