@@ -6,6 +6,7 @@ Hosts are network namespaces, which need root. Exit code 0: all predictions lie 
 """
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -33,21 +34,20 @@ BAND = (0.85, 1.15)
 
 
 class Trainings:
-    """The jobs of both places, whose hosts live as long as this."""
+    """The jobs of both places."""
 
     def __init__(self, options, folder):
         self.options, self.folder = options, pathlib.Path(folder)
         self.spaces = {"this host": Here(), "4 hosts": Namespaces(RANKS, PLACES["4 hosts"][1].rate)}
         self.constants, self.profiles = {}, {}
 
-    def __enter__(self):
-        for spaces in self.spaces.values():
-            spaces.__enter__()
-        return self
-
-    def __exit__(self, *ending):
-        for spaces in self.spaces.values():
-            spaces.__exit__(*ending)
+    @contextlib.contextmanager
+    def alive(self):
+        """The hosts, as long as this lasts."""
+        with contextlib.ExitStack() as stack:
+            for spaces in self.spaces.values():
+                stack.enter_context(spaces)
+            yield self
 
     def calibrate(self, place):
         """Fit constants to sums of a place."""
@@ -118,7 +118,7 @@ class Trainings:
 
 def compared(options):
     """A row for each place and model."""
-    with tempfile.TemporaryDirectory() as folder, Trainings(options, folder) as trainings:
+    with tempfile.TemporaryDirectory() as folder, Trainings(options, folder).alive() as trainings:
         for model in MODELS:
             trainings.profile(model)
         for place in PLACES:
