@@ -49,3 +49,15 @@ def test_a_token_that_is_set_is_not_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "token").chmod(0o600)
     assert TOKEN not in meet(tmp_path / "store", HERRINGBONE_TOKEN_FILE=str(tmp_path / "token"))
+
+
+def test_a_file_that_an_ending_process_took_with_it_is_its_owners_alone(tmp_path: Path) -> None:
+    from torch.distributed import FileStore
+
+    from herringbone.torch.forming import keep_private
+
+    file = tmp_path / "store"
+    store = FileStore(str(file), 2)
+    file.unlink()
+    keep_private(store)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600

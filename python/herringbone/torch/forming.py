@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -189,7 +190,12 @@ def file_of(store: Store) -> str | None:
 def keep_private(store: Store) -> None:
     """Before a key for the job is written: if ``store`` is a file, only its owner may read it."""
     path = file_of(store)
-    if path is None or os.stat(path).st_mode & 0o077 == 0:
+    if path is None:
+        return
+    with contextlib.suppress(FileExistsError):
+        # A process that ends can take the file with it, and the store would make one that all may read.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if os.stat(path).st_mode & 0o077 == 0:
         return
     try:
         os.chmod(path, 0o600)
