@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 from figures import duration, human
+from predictions import constants_lines, inside, is_within, note
 from processes import JobFailed, Namespaces, NoNamespaces
 from regret import LAYOUTS, Machine, constants
 from rigs import LOCK, ROOT
@@ -104,13 +105,8 @@ def cells_of(row):
     """A row as the table shows it."""
     rates = ", ".join(map(str, row["mbit_per_s"]))
     times = [duration(row["predicted_s"]), duration(row["measured_s"])]
-    note = "" if is_within(row) else "**outside**"
-    return [rates, row["algorithm"], human(row["bytes"]), *times, f"{row['spread']:.2f}", f"{row['ratio']:.3f}", note]
-
-
-def is_within(row):
-    """Whether a prediction is close enough."""
-    return BAND[0] <= row["ratio"] <= BAND[1]
+    last = note(row, BAND)
+    return [rates, row["algorithm"], human(row["bytes"]), *times, f"{row['spread']:.2f}", f"{row['ratio']:.3f}", last]
 
 
 def arguments():
@@ -128,21 +124,15 @@ def arguments():
 
 def page(options, rows):
     """The record's page."""
-    inside = sum(map(is_within, rows))
     lines = [
         "# Predicted times between unlike ports",
         "",
-        f"`make predicted-ports` wrote this page. {inside} of {len(rows)} predictions lie within {BAND[0]} to {BAND[1]} of the median of {options.rounds} jobs.",
+        f"`make predicted-ports` wrote this page. {inside(rows, BAND)} of the median of {options.rounds} jobs.",
         f"Constants were fitted on four hosts with ports of {FITTED_RATE} Mbit/s, so no fit has seen these rates. Hosts are network namespaces.",
         "",
         table(HEAD, map(cells_of, rows)),
         "",
-        "The constants:",
-        "",
-        "```text",
-        options.text.rstrip(),
-        "```",
-        "",
+        *constants_lines("The constants", options.text),
     ]
     return "\n".join(lines)
 
@@ -155,7 +145,7 @@ def main():
         rows = list(printed(HEAD, compared(options), cells_of, options.json))
     if options.record:
         options.record.write_text(page(options, rows))
-    return 0 if 10 * sum(map(is_within, rows)) >= 9 * len(rows) else 1
+    return 0 if 10 * sum(is_within(row, BAND) for row in rows) >= 9 * len(rows) else 1
 
 
 if __name__ == "__main__":

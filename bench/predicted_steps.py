@@ -20,6 +20,7 @@ from figures import duration
 from machine import machine
 from predicted_ports import run
 from predicted_steps_worker import MODELS
+from predictions import constants_lines, inside, is_within, note
 from processes import Here, JobFailed, Namespaces, NoNamespaces, Processes
 from regret import LAYOUTS, Machine, constants
 from rigs import LOCK, ROOT, TOKEN
@@ -170,12 +171,7 @@ def cells_of(row):
     """A row as the table shows it."""
     parts = [duration(row[f"{name}_s"]) for name in ("computing", "sums", "exposed", "predicted", "measured")]
     spread = f"{duration(min(row['rounds_s']))} to {duration(max(row['rounds_s']))}"
-    return [row["place"], row["model"], *parts, spread, f"{row['ratio']:.3f}", "" if is_within(row) else "**outside**"]
-
-
-def is_within(row):
-    """Whether a prediction is close enough."""
-    return BAND[0] <= row["ratio"] <= BAND[1]
+    return [row["place"], row["model"], *parts, spread, f"{row['ratio']:.3f}", note(row, BAND)]
 
 
 def arguments():
@@ -194,11 +190,10 @@ def arguments():
 
 def page(options, rows):
     """The record's page."""
-    inside = sum(map(is_within, rows))
     lines = [
         "# Predicted steps of trainings",
         "",
-        f"`make predicted-steps` wrote this page. {inside} of {len(rows)} predictions lie within {BAND[0]} to {BAND[1]} of the median of {options.rounds} jobs, which",
+        f"`make predicted-steps` wrote this page. {inside(rows, BAND)} of the median of {options.rounds} jobs, which",
         "ran in turns. A job's figure is the median of its steps on rank 0. Four ranks of one host profiled each model without sums, with one thread",
         f"each on {os.cpu_count()} cores. `herringbone bench --calibrate` fitted constants to sums of each layout. Hosts are network namespaces of this computer",
         "with 500 Mbit/s each, so that all ranks share its cores there, too.",
@@ -211,7 +206,7 @@ def page(options, rows):
         "",
     ]
     for place, text in options.texts.items():
-        lines += [f"The constants of {place}:", "", "```text", text.rstrip(), "```", ""]
+        lines += constants_lines(f"The constants of {place}", text)
     return "\n".join(lines)
 
 
@@ -223,7 +218,7 @@ def main():
         rows = list(printed(HEAD, compared(options), cells_of, options.json))
     if options.record:
         options.record.write_text(page(options, rows))
-    return 0 if all(map(is_within, rows)) else 1
+    return 0 if all(is_within(row, BAND) for row in rows) else 1
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import tempfile
 
 from figures import duration, human
 from hosts import figures
+from predictions import constants_lines, inside, is_within, note
 from processes import JobFailed, Namespaces, NoNamespaces, Processes, Reducer
 from rigs import LOCK, REDUCER_PORT, ROOT, TOKEN
 from tables import printed, table
@@ -167,14 +168,9 @@ HEAD = ["layout", "algorithm", "size", "Mbit/s", "predicted", "measured", "ratio
 def cells_of(row):
     """A row as the table shows it."""
     times = [duration(row["predicted_s"]), duration(row["measured_s"])]
-    note = "fitted" if row["fitted"] else "" if is_within(row) else "**outside**"
+    last = "fitted" if row["fitted"] else note(row, BAND)
     figures_ = [human(row["bytes"]), str(row["mbit_per_s"]), *times, f"{row['ratio']:.3f}"]
-    return [row["layout"], row["algorithm"], *figures_, row["limit"], note]
-
-
-def is_within(row):
-    """Whether a prediction is close enough."""
-    return BAND[0] <= row["ratio"] <= BAND[1]
+    return [row["layout"], row["algorithm"], *figures_, row["limit"], last]
 
 
 def arguments():
@@ -194,23 +190,17 @@ def arguments():
 
 def page(options, rows):
     """The record's page."""
-    inside = sum(map(is_within, rows))
     lines = [
         "# Simulated beside measured",
         "",
-        f"`make validate-simulator` wrote this page. {inside} of {len(rows)} predictions lie within {BAND[0]} to {BAND[1]}",
+        f"`make validate-simulator` wrote this page. {inside(rows, BAND)}",
         "of what was measured. Hosts are network namespaces of one computer, with a token bucket on each side of each link.",
         "`herringbone bench --calibrate` fitted one set of constants for all rows, on 4 hosts with 4 reducers; rows that it timed as",
         "well are marked.",
         "",
         table(HEAD, map(cells_of, rows)),
         "",
-        "The constants:",
-        "",
-        "```text",
-        options.text.rstrip(),
-        "```",
-        "",
+        *constants_lines("The constants", options.text),
     ]
     return "\n".join(lines)
 
@@ -224,7 +214,7 @@ def main():
         is_whole = options.unseen and not options.select
     if options.record and is_whole:
         options.record.write_text(page(options, rows))
-    return 0 if rows and all(map(is_within, rows)) else 1
+    return 0 if rows and all(is_within(row, BAND) for row in rows) else 1
 
 
 if __name__ == "__main__":
