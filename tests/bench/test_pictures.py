@@ -19,7 +19,8 @@ import redraw
 import rigs
 import svg
 
-KEPT = sorted([*(ROOT / "record").glob("*.svg"), *(ROOT / "docs" / "pictures").glob("*.svg")])
+FOLDERS = [ROOT / "record", ROOT / "docs" / "pictures", ROOT / "docs" / "figures"]
+KEPT = sorted(path for folder in FOLDERS for path in folder.glob("*.svg"))
 REDRAWN = [path for path in KEPT if re.search("rigs|autogroup|lab-links", path.name)]
 PAPERS = ("#ffffff", "#0d1117")
 """White, and GitHub's dark page."""
