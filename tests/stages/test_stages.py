@@ -46,6 +46,13 @@ def files(*folders):
     return [path for path in found if not made.search(str(path.relative_to(ROOT)))]
 
 
+def test_modules_of_tests_have_names_of_their_own():
+    """One pytest runs them all, and Python knows one module of a name: the second of a name would not be run."""
+    names = [path.name for path in files("tests", "python/tests") if re.fullmatch(r"test_\w+\.py|conftest\.py", path.name)]
+    assert len(names) > 50
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.mark.parametrize(
     ("command", "count", "counts", "said"),
     [
