@@ -248,16 +248,16 @@ fn lines_with(words: &[&str], chosen: impl Fn(&Source) -> bool) -> Vec<String> {
     found
 }
 
-/// Every "Invariant:" of ARCHITECTURE.md ends in "Check: `file` `name`", and the file has a check of that name.
+/// Every "Invariant:" of docs/reference/promises.md ends in "Check: `file` `name`", and the file has a check of that name.
 #[test]
 fn invariants_have_checks() {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/reference/promises.md")).unwrap();
     let invariants: Vec<&str> = text
         .split("\n\n")
         .flat_map(|block| block.split("\n* "))
         .filter(|part| part.contains("Invariant:"))
         .collect();
-    assert!(invariants.len() >= 8, "ARCHITECTURE.md states its invariants");
+    assert!(invariants.len() >= 8, "docs/reference/promises.md states the invariants");
     none("every invariant names its check", invariants.into_iter().filter_map(without_check).collect());
 }
 
