@@ -11,11 +11,10 @@ from tables import table
 BEGIN, END = "<!-- rigs: `make bench` keeps these lines -->", "<!-- /rigs -->"
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 MPIS = ("openmpi", "impi")
-HEADS = ["where", "buffer", "through torch: Herringbone / Gloo", "without torch: Herringbone / the faster MPI"]
-CLUSTER_SIZES = ("64 KiB", "1 MiB", "25 MiB")
-HOSTS = """\
-"Hosts" are network namespaces of this machine: their links are exact, and they share its cores. Figures with reducers are without
-torch."""
+HEADS = ["where", "buffer", "of Gloo's time", "of the faster MPI's time"]
+INSIDE_SIZES, CLUSTER_SIZES = ("1 KiB", "25 MiB"), ("1 MiB", "25 MiB")
+"""Which rows README shows: the record has them all."""
+HOSTS = "Hosts are network namespaces of this machine. Figures of MPI and of reducers are without torch."
 
 
 def newest(folder):
@@ -40,9 +39,8 @@ def with_plot(page, name, place):
 def with_ratios(page, name, record):
     """A page that shows the ratios of the record `name`, whose text is `record`; it lies in the folder record."""
     known = dict(re.findall(r"^\* (\w+): (.*)$", record, re.MULTILINE))
-    machine = f"{known['CPU']}; {known['cores']} cores; {known['kernel']}. Beside {known['peers']}."
-    source = f"Every time is in [the record of {name[:10]}](record/{name}.md)."
-    return between_markers(page, f"{ratios(record)}\n\n{machine}\n{HOSTS}\n{source}")
+    machine = f"{known['CPU']}; {known['cores']} cores. [The record of {name[:10]}](record/{name}.md) has all sizes."
+    return between_markers(page, f"{ratios(record)}\n\n{machine}\n{HOSTS}")
 
 
 def ratios(record):
@@ -51,7 +49,7 @@ def ratios(record):
     inside = {heading.split("N=")[1]: rows for heading, rows in panels if heading.startswith("Inside a host")}
     numbers = ", ".join(inside)
     lines = []
-    for size in next(iter(inside.values()), {}):
+    for size in (size for size in INSIDE_SIZES if any(size in rows for rows in inside.values())):
         each = [rows.get(size, {}) for rows in inside.values()]
         gloo = ", ".join(ratio(row, "herringbone-torch", ["gloo"]) for row in each)
         mpi = ", ".join(ratio(row, "herringbone", MPIS) for row in each)
