@@ -222,20 +222,20 @@ def of_workers() -> list[Fault]:
     errors, on = (REPORTED,), (WENT_ON,)
     return [
         Fault("kill a worker", "SIGKILL of a worker", errors, signalled),
-        Fault("stop a worker", "SIGSTOP of a worker, for good", errors, signalled, FEW),
+        Fault("stop a worker", "SIGSTOP of a worker", errors, signalled, FEW),
         Fault("pause a worker", f"SIGSTOP of a worker, SIGCONT after {PAUSE_SECONDS:.0f} s", on, paused, FEW),
-        Fault("pull a host", "the cable of a host with workers is pulled", errors, cut, FEW),
-        Fault("silence a host", "what a host with workers sends is lost", errors, cut, FEW),
-        Fault("deafen a host", "what is sent to a host with workers is lost", errors, cut, FEW),
-        Fault("part two hosts", "two hosts are cut from each other; both reach rank 0's", errors, parted, FEW),
+        Fault("pull a host", "the cable of a worker's host is pulled", errors, cut, FEW),
+        Fault("silence a host", "a worker's host can only receive", errors, cut, FEW),
+        Fault("deafen a host", "a worker's host can only send", errors, cut, FEW),
+        Fault("part two hosts", "two hosts cannot reach each other, but both reach rank 0's", errors, parted, FEW),
         Fault("mistake of dtype", "one rank has int32, the others float32", errors, mistaken, FEW),
         Fault("mistake of size", "one rank has 1,001 elements, the others 1,000", errors, mistaken, FEW),
         Fault("mistake of op", "one rank calls MAX, the others SUM", errors, mistaken, FEW),
-        Fault("garbage", "nonsense at every port of the job", on, nonsense, FEW),
+        Fault("garbage", "random bytes at every port of the job", on, nonsense, FEW),
         Fault("flip between workers", "a bit flips between two workers", errors, flipped, MANY),
         Fault(
             "flip to rank 0",
-            "a bit flips in a connection over which ranks meet and hear of deaths",
+            "a bit flips in a connection to rank 0, which drops that rank",
             errors,
             flipped,
             FEW,
@@ -248,11 +248,11 @@ def of_reducers() -> list[Fault]:
     """Those that only Herringbone can have."""
     rows = [
         ("kill a reducer", "SIGKILL of a reducer", MANY),
-        ("restart a reducer", "SIGKILL of a reducer, and it is started again at once", FEW),
+        ("restart a reducer", "SIGKILL and restart of a reducer", FEW),
         ("stop a reducer", "SIGSTOP of a reducer", FEW),
         ("pull a reducer", "the cable of a reducer's host is pulled", FEW),
-        ("silence a reducer", "what a reducer's host sends is lost", FEW),
-        ("deafen a reducer", "what is sent to a reducer's host is lost", FEW),
+        ("silence a reducer", "a reducer's host can only receive", FEW),
+        ("deafen a reducer", "a reducer's host can only send", FEW),
     ]
     return [Fault(name, title, (WENT_ON,), reducer, often, (OWN,)) for name, title, often in rows]
 
@@ -304,13 +304,13 @@ def of_bytes() -> list[Fault]:
     rows = [
         ("flip to reducers", "a bit flips between a worker and a reducer", on, FLIPS),
         ("flip in a handshake", "a bit flips in the handshake with a reducer", either, MANY),
-        ("frame twice", "a message to or from a reducer comes twice", on, MANY),
-        ("frames swapped", "two messages to or from a reducer come in the wrong order", on, MANY),
-        ("frames of another job", "messages of a job that makes the same calls come to a reducer", on, MANY),
+        ("frame twice", "a message to or from a reducer is duplicated", on, MANY),
+        ("frames swapped", "two messages to or from a reducer are swapped", on, MANY),
+        ("frames of another job", "a reducer gets messages of another job with the same calls", on, MANY),
     ]
     found = [Fault(name, title, right, through_reducers, often, (OWN,), PROXIES_PLACE) for name, title, right, often in rows]
-    again = "a recorded connection is played again to its reducer"
-    fifty = "50 reducers are killed, in ten jobs of the same three processes"
+    again = "a recorded connection is replayed to its reducer"
+    fifty = "50 reducers are killed in ten jobs"
     return [
         *found,
         Fault("connection again", again, (REPORTED,), played_again, FEW, (OWN,), PROXIES_PLACE),

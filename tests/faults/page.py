@@ -14,28 +14,28 @@ Record = dict[str, Any]
 Row = dict[str, Any]
 
 PROMISES = """# Faults
-What happens when processes, links or calls go wrong. In plain words:
+This page lists the outcome for a job when processes, links or calls fail, with measurements.
 
-* **No sum is ever wrong in silence.** Either all ranks get the right sum, to the bit, or all ranks get an exception.
-* **A worker that dies is named on every rank in under a second.** One that hangs, or whose host is cut off, is named after
-  about six. Nobody waits for the timeout of the operation. The job goes on [without it or with a new
-  process](tutorials/when-a-machine-dies.md), or starts again from its checkpoint.
-* **A worker that aborts a group is named on every rank at once.** Its call, and all after it, fail on every rank on which they
-  have not ended when that hears of it. A rank on which the call has ended before has the right result, and is told in its next
-  call. Calls before it, which have ended well on the worker that aborts, have one second to end on the others.
-* **Two workers that are cut from each other**, while both live, are named on every rank after about six seconds.
-* **A reducer that dies costs no step.** Nor does one that hangs, is cut off or is started again. The workers finish its
-  operations themselves, with the same bits. One that hangs or is cut off holds them up for about three seconds.
-* **Calls that do not fit together** (type, size, operation) are an exception on all ranks, which says who called what. The
-  group stays usable, and no process is aborted. This holds while a reducer is lost, too.
-* **A flipped bit is found** by a checksum (CRC32C). On a link to a reducer it costs no call. Between two workers all ranks
-  get an exception that names the link.
-* **A message that comes twice, out of order or from another connection is refused**, also if both jobs have the same token
-  and make the same calls. So is a connection that somebody recorded and plays again.
-* **Strangers disturb nobody**, whatever they say at a job's ports.
+* **No sum is wrong without an error.** Either all ranks get the right sum, to the bit, or all ranks get an exception.
+* **A worker that dies** is named on every rank in under a second. One that hangs, or whose host is cut off, is named after
+  about six. No rank waits for the operation's timeout. The job continues [without it or with a new
+  process](tutorials/when-a-machine-dies.md), or restarts from its checkpoint.
+* **A worker that aborts a group** is named on every rank at once. Its unfinished calls fail on every rank. A rank that has
+  finished the call keeps the right result and gets the error in its next call. Calls before the abort have one second to
+  finish.
+* **Two workers that cannot reach each other**, while both live, are named on every rank after about six seconds.
+* **A reducer that dies, hangs, is cut off or restarts** fails no step. The workers finish its operations themselves, with
+  the same bits. One that hangs or is cut off delays them by about three seconds.
+* **Calls that do not match** (type, size, operation) raise an exception on all ranks, with each rank's call. The group stays
+  usable, even while a reducer is lost.
+* **A flipped bit** is found by a checksum (CRC32C). On a link to a reducer no call fails. Between two workers all ranks get
+  an exception that names the link.
+* **A message that is duplicated, out of order or from another connection** is refused, even if both jobs have one token and
+  make the same calls. So is a recorded connection that is replayed.
+* **Data from strangers** at a job's ports has no effect.
 
-Herringbone does not promise to find forged messages: after the handshake nothing is signed. Who can read and alter packets on
-their way can alter a sum ([SECURITY.md](../SECURITY.md)). A network does not do that by itself.
+Herringbone does not detect forged messages, because nothing is signed after the handshake: an attacker who can read and change
+packets can change a sum ([SECURITY.md](../SECURITY.md)).
 
 This page is written by
 
@@ -43,25 +43,17 @@ This page is written by
 make faults
 ```
 
-It injects every fault again and again, on Gloo and on Herringbone in the same run. `ARGS="--select reducer"` runs a part,
-`ARGS="--injections 5"` runs fewer of each, `ARGS=--json` shows each injection.
+It injects every fault many times, into Gloo and Herringbone in the same run. `ARGS="--select reducer"` selects faults,
+`ARGS="--injections 5"` limits the repetitions, and `ARGS=--json` prints each injection.
 """
 
-COLUMNS = (
-    "fault",
-    "on",
-    "times",
-    "what happened",
-    "until all knew or went on, p50 / max",
-    "rank named",
-    "aborted",
-    "wrong results",
-)
+BETWEEN_WORKERS = ("fault", "backend", "times", "outcome", "p50, ms", "max, ms", "rank named", "wrong results")
+OF_REDUCERS = ("fault", "times", "outcome", "p50, ms", "max, ms", "wrong results")
 
 
 def rendered(record: Record) -> str:
     """The page."""
-    parts = [PROMISES, how(record), table(FAULTS, record["injections"]), WORDS, leaks(record["injections"])]
+    parts = [PROMISES, how(record), WORDS, tables(FAULTS, record["injections"]), leaks(record["injections"])]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
@@ -70,48 +62,55 @@ def how(record: Record) -> str:
     facts = record["machine"]
     layouts = " or ".join(" + ".join(map(str, each)) for each in EACH)
     return f"""
-## What was seen
-{record["date"]}, commit {facts["commit"]}, torch {record["torch"]}, {record["seconds"] / 60:.0f} minutes in all, on
-{facts["CPU"]}, {facts["cores"]} cores, {facts["kernel"]}, with a load of {facts["load before"]} before the run.
+## Measurements
+{record["date"]}, commit {facts["commit"]}, torch {record["torch"]}, {record["seconds"] / 60:.0f} minutes, on {facts["CPU"]}, {facts["cores"]} cores,
+{facts["kernel"]}, with a load of {facts["load before"]} before the run. Raw figures: [record/faults.json](../record/faults.json).
 
-Hosts are network namespaces with a router between them. A job is ranks of torch in a loop of all-reduces of 1 MB. It has
-three hosts with {layouts} ranks. Reducers have hosts of their own. The timeout of operations is
-{OWN_SECONDS} s for Herringbone and {GLOO_SECONDS} s for Gloo: where its row says {GLOO_SECONDS} s, it would be 30 minutes by default.
-
-The rows about bytes on links to reducers are jobs of three ranks and three reducers on one host. A proxy stands in front of
-each reducer and does the harm.
-Raw figures: [record/faults.json](../record/faults.json).
+The ranks run all-reduces of 1 MB in a loop, on three hosts with {layouts} ranks. Reducers have their own
+hosts. Hosts are network namespaces with a router between them. The timeout is {OWN_SECONDS} s for Herringbone, and {GLOO_SECONDS} s for Gloo, whose
+default is 30 minutes. For faults in the bytes to a reducer, three ranks and three reducers run on one host behind proxies.
 """
 
 
 WORDS = """
-* *All were told*: every survivor got an exception.
-* *Went on*: every rank has all its sums and no exception. The time is that of the longest step.
-* *No error*: a rank went on as if all were well, though its sum was wrong or the ranks had called different operations.
-* A bit that flips in a connection to rank 0 costs a rank its place in the job: the others are told that it is lost.
-* *Aborted* counts processes that ended by SIGABRT or the like, and not by an exception that a program could catch.
-* *Rank named* says how many of the survivors' exceptions name the rank (for flipped bits: the link) that is to blame,
-  and nobody else.
+* *Error on all*: every survivor got an exception; the times are until the last one.
+* *Continued*: every rank has all its sums and no exception; the times are of the longest step.
+* *No error*: a rank continued although its sum was wrong or the calls did not match. *Then right*: the next call was right.
+* *Aborted*: a signal such as SIGABRT ended a process, which a program cannot catch.
+* *Rank named*: exceptions that name the rank at fault (for flipped bits: the link) and no other.
 """
 
 
-def table(faults: list[Fault], injections: list[Row]) -> str:
-    """A line for each fault and system."""
-    lines = [cells(COLUMNS), cells(["---"] * len(COLUMNS))]
-    for fault in faults:
-        for system in (GLOO, OWN):
-            found = [each for each in injections if each["fault"] == fault.name and each["system"] == system]
-            title = fault.title if system == GLOO else ""
-            if system not in fault.systems:
-                lines.append(cells([title, "Gloo", "", without(fault), "", "", "", ""]))
-            elif found:
+def tables(faults: list[Fault], injections: list[Row]) -> str:
+    """A line for each fault and system: those that both systems can have, then those of Herringbone's reducers."""
+    shared = [fault for fault in faults if GLOO in fault.systems or fault.name == TO_RANK_0]
+    lines = [cells(BETWEEN_WORKERS), cells(["---"] * len(BETWEEN_WORKERS))]
+    for fault in shared:
+        for system in fault.systems:
+            if found := of(injections, fault, system):
+                title = fault.title if system == fault.systems[0] else ""
                 lines.append(cells([title, "Gloo" if system == GLOO else "Herringbone", *seen(found)]))
+    lines += [
+        "",
+        "Gloo has no reducers, so these rows are Herringbone's:",
+        "",
+        cells(OF_REDUCERS),
+        cells(["---"] * len(OF_REDUCERS)),
+    ]
+    for fault in faults:
+        if fault not in shared and (found := of(injections, fault, OWN)):
+            *outcome, _, wrong = seen(found)
+            lines.append(cells([fault.title, *outcome, wrong]))
     return "\n".join(lines) + "\n"
 
 
-def without(fault: Fault) -> str:
-    """Why Gloo cannot have a fault."""
-    return "not tried" if fault.name == "flip to rank 0" else "has no reducers"
+TO_RANK_0 = "flip to rank 0"
+"""The fault of workers that nobody injects into Gloo."""
+
+
+def of(injections: list[Row], fault: Fault, system: str) -> list[Row]:
+    """The injections of a fault into a system."""
+    return [each for each in injections if each["fault"] == fault.name and each["system"] == system]
 
 
 def cells(texts: Any) -> str:
@@ -120,10 +119,10 @@ def cells(texts: Any) -> str:
 
 
 SAID = {
-    WENT_ON: "went on",
-    REPORTED: "all were told",
+    WENT_ON: "continued",
+    REPORTED: "error on all",
     SILENT: "no error",
-    ABORTED: "some were aborted",
+    ABORTED: "aborted",
     HUNG: "hung",
     NOT_TRIED: "could not be tried on this machine",
 }
@@ -134,31 +133,25 @@ def seen(found: list[Row]) -> list[str]:
     endings = Counter(each["ending"] for each in found)
     jobs = len(found)
     words = ", ".join(
-        SAID[ending] + ("" if endings[ending] == jobs else f" ({endings[ending]} of {jobs} jobs)")
+        SAID[ending] + ("" if endings[ending] == jobs else f" ({endings[ending]} of {jobs})")
         for ending in ENDINGS
         if endings[ending]
     )
     if all(each["note"].endswith(NEXT_RIGHT) for each in found):
-        words += "; the next call was right"
+        words += ", then right"
     slowest = [max(each["seconds"]) for each in found if each["seconds"]]
-    times = f"{shown(statistics.median(slowest))} / {shown(max(slowest))}" if slowest else ""
+    times = [f"{1e3 * each:,.0f}" for each in (statistics.median(slowest), max(slowest))] if slowest else ["", ""]
     reported, survivors = sum(each["named"] for each in found), sum(each["survivors"] for each in found)
     blames = any(each["ending"] in (REPORTED, ABORTED) and each["seconds"] for each in found)
     named = f"{100 * reported / survivors:.0f} %" if blames else ""
-    aborted, wrong = sum(each["aborted"] for each in found), sum(each["wrong"] > 0 for each in found)
+    wrong = sum(each["wrong"] > 0 for each in found)
     return [
         str(sum(each["times"] for each in found)),
         words,
-        times,
+        *times,
         named,
-        str(aborted),
         f"in {wrong} jobs" if wrong else "0",
     ]
-
-
-def shown(seconds: float) -> str:
-    """A time with two digits."""
-    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def leaks(injections: list[Row]) -> str:
@@ -167,4 +160,4 @@ def leaks(injections: list[Row]) -> str:
     if not found:
         return ""
     lines = "\n".join(f"* rank {rank}: {words}" for rank, words in enumerate(found[-1].split("; ")))
-    return f"Processes that have lost 50 reducers, five in each of ten jobs, hold no more than before:\n\n{lines}\n"
+    return f"After 50 lost reducers the processes hold no more descriptors, and about as much memory:\n\n{lines}\n"
