@@ -26,17 +26,17 @@ FILES = {
 """The tests, and with how many ranks each file runs."""
 OUTCOMES = ("passed", "failed", "skipped")
 OWN_REASONS = {
-    r"has no attribute 'getargspec'": "it calls `inspect.getargspec`, which Python has no more since 3.11",
-    r"No module named 'distutils'": "it imports `distutils`, which Python has no more since 3.12",
-    r"'NoneType' object has no attribute 'max'": "it counts on gradients of zeros, and `zero_grad()` of torch 2 leaves none",
-    r"has no attribute 'alltrue'": "it calls `numpy.alltrue`, which numpy 2 has no more",
+    r"has no attribute 'getargspec'": "it calls `inspect.getargspec`, which Python 3.11 removed",
+    r"No module named 'distutils'": "it imports `distutils`, which Python 3.12 removed",
+    r"'NoneType' object has no attribute 'max'": "it expects gradients of zeros, but `zero_grad()` of torch 2 sets them to None",
+    r"has no attribute 'alltrue'": "it calls `numpy.alltrue`, which numpy 2 removed",
     r"Herringbone has no horovod\.tensorflow": "it imports `horovod.tensorflow`, which Herringbone does not have",
-    r"Muon only supports 2D parameters": "it makes every optimizer of torch with parameters of one dimension, and torch 2.9's Muon takes two",
+    r"Muon only supports 2D parameters": "it builds every optimizer of torch for one-dimensional parameters, but Muon (from torch 2.9 on) needs two dimensions",
     r"unexpected keyword argument 'sparse'": "it passes an argument that Horovod has renamed `sparse_as_dense`",
 }
 """Failures that say nothing about Herringbone: a part of the error's text, and the reason."""
 OWN_METHODS = {
-    "test_horovod_join_allreduce": "it expects `floor_divide` to cut off, as torch's did before 1.13; Horovod cuts off, and so does Herringbone",
+    "test_horovod_join_allreduce": "it expects `floor_divide` to round towards zero, as in torch before 1.13; Horovod and Herringbone do so",
 }
 """The same for methods whose error does not tell."""
 
@@ -126,7 +126,7 @@ def tables(runs):
     lines = ["| file | ranks | passed | failed | skipped |", "|---|---|---|---|---|"]
     for run in runs:
         lines.append(f"| {run.file} | {run.size} | " + " | ".join(str(run.count(outcome)) for outcome in OUTCOMES) + " |")
-    for outcome, heading in (("failed", "Does not pass"), ("skipped", "Skipped by the tests themselves")):
+    for outcome, heading in (("failed", "Failed"), ("skipped", "Skipped by the tests")):
         found = {}
         for run in runs:
             for name, (each, reason) in run.rows.items():
@@ -146,8 +146,9 @@ def page(runs, of):
     versions = f"torch {version('torch')}, Python {sys.version.split()[0]}, {time.strftime('%Y-%m-%d')}"
     summary = f" {of}" if of else ""
     return f"""# Horovod's own tests
-`make conformance-horovod HOROVOD=folder` wrote this page: {versions}. The folder has Horovod's sources; the tests are not part of this
-repository. Each file ran under `herringbone horovodrun` with `HERRINGBONE_REPLACE=horovod`, so only the import was replaced.{summary}
+These are the results of Horovod's own tests on Herringbone, with only the import replaced: each file ran under `herringbone
+horovodrun` with `HERRINGBONE_REPLACE=horovod`. `make conformance-horovod HOROVOD=folder` wrote this page from a folder with Horovod's
+sources, which are not part of this repository: {versions}.{summary}
 
 {tables(runs)}"""
 
