@@ -90,8 +90,9 @@ def about_rates(results, steps):
     return [
         "",
         "## At several learning rates",
-        f"The demo's network, {steps} steps with momentum 0.9, at learning rates that fall to 0 along a cosine: the accuracy in per cent, the best",
-        "of a row in bold. In brackets is how much the residual holds in the middle of the training, in lengths of one step's mean gradient.",
+        f"The table shows the accuracy of the demo's network in percent after {steps} steps with momentum 0.9, the best of a row in bold.",
+        "Learning rates fall to 0 along a cosine. In brackets is the norm of the residual in the middle of the training, in multiples of one",
+        "step's mean gradient.",
         "",
         "![Accuracy against the learning rate](compression-rates.svg)",
         "",
@@ -102,10 +103,11 @@ def about_rates(results, steps):
 def page(results, rates, steps, rate_steps, workers):
     """The page of the study."""
     lines = [
-        "# How training fares with compression",
+        "# Training with compressed gradients",
+        "This study compares loss and accuracy with each codec, with and without error feedback, to training without a codec.",
         f"`make compression-study` trains two networks with {workers} workers, {steps} steps each, from the same parameters and with the same",
-        "batches. Only gradients are compressed. The loss is the mean of the last ten steps; the accuracy is that of what was never trained on.",
-        "In brackets is the difference to training without a codec, in points.",
+        "batches. The loss is the mean of the last ten steps. The accuracy is measured on data that was not trained on; in brackets is the",
+        "difference to training without a codec, in points.",
         "",
         "![Loss against steps and against bytes](compression-study.svg)",
     ]
@@ -121,11 +123,9 @@ def page(results, rates, steps, rate_steps, workers):
     ]
     lines += [
         "",
-        "## What it says",
-        f"With feedback these stay behind by more than {WITHIN} points: {', '.join(behind) or 'none'}.",
-    ]
-    lines += [
-        "`onebit` sends +1 and -1, so the loss is multiplied until gradients are about as large, and the learning rate divided."
+        "## Result",
+        f"With feedback, codecs that lose more than {WITHIN} points: {', '.join(behind) or 'none'}.",
+        "`onebit` sends +1 and -1, so its trainings multiply the loss until gradients are about as large, and divide the learning rate.",
     ]
     lines += about_rates(rates, rate_steps)
     return "\n".join(lines) + "\n"
@@ -137,9 +137,9 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tasks", default="digits,text")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs", help="the folder of the page and its picture")
-    parser.add_argument("--rates", default=RATES, help="learning rates at which some codecs are trained, too")
+    parser.add_argument("--rates", default=RATES, help="learning rates of the second part of the study")
     parser.add_argument("--rate-steps", type=int, default=200, help="of each of these trainings")
-    parser.add_argument("--json", type=pathlib.Path, help="keep the figures there, or draw those that are there")
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file, or draw the figures of the file")
     arguments = parser.parse_args()
     if arguments.json and arguments.json.exists():
         figures = json.loads(arguments.json.read_text())
