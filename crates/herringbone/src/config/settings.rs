@@ -76,7 +76,7 @@ pub(crate) const RANK: Setting = Setting {
     fallbacks: &[&["RANK"]],
     ..setting(
         "HERRINGBONE_RANK",
-        "which rank this process is; set with HERRINGBONE_WORLD_SIZE",
+        "this process's rank; set it with HERRINGBONE_WORLD_SIZE",
         "0 to the world's size - 1",
         "0",
         WORKER,
@@ -84,13 +84,13 @@ pub(crate) const RANK: Setting = Setting {
 };
 pub(crate) const WORLD_SIZE: Setting = Setting {
     fallbacks: &[&["WORLD_SIZE"]],
-    ..setting("HERRINGBONE_WORLD_SIZE", "how many ranks there are", "a number from 1", "1", WORKER)
+    ..setting("HERRINGBONE_WORLD_SIZE", "the number of ranks", "a number from 1", "1", WORKER)
 };
 pub(crate) const STORE: Setting = Setting {
     fallbacks: &[&["MASTER_ADDR", "MASTER_PORT"]],
     ..setting(
         "HERRINGBONE_STORE",
-        "where rank 0 listens; under torchrun, and under any launcher on one machine, it is not needed",
+        "rank 0's address; not needed under torchrun, or under any launcher on one machine",
         "host:port",
         "none",
         WORKER,
@@ -115,92 +115,90 @@ pub(crate) const TOKEN_FILE: Setting = setting(
 );
 pub(crate) const REDUCERS: Setting = setting(
     "HERRINGBONE_REDUCERS",
-    "where the reducers listen: rank 0's list, which others may leave out",
+    "addresses of the reducers; rank 0's list is used, other ranks can omit it",
     "host:port,...",
     "none",
     WORKERS,
 );
 pub(crate) const TABLES: Setting = setting(
     "HERRINGBONE_TABLES",
-    "where the servers of tables listen: the same list on all workers, in the same order",
+    "addresses of the servers of tables: the same list in the same order on all workers",
     "host:port,...",
     "none",
     WORKERS,
 );
 pub(crate) const TIMELINE: Setting = setting(
     "HERRINGBONE_TIMELINE",
-    "where each process writes a timeline of what it does; herringbone trace merge makes one of all",
+    "a folder to which each process writes its timeline; herringbone trace merge joins them",
     "a folder, which is made if it is missing",
     "none: no timeline is written",
     ALL_READERS,
 );
 pub(crate) const ALGORITHM: Setting = setting(
     "HERRINGBONE_ALGORITHM",
-    "forces the all-reduce's algorithm; rank 0's choice, which others may leave out",
+    "forces the algorithm of all-reduces; rank 0's value is used, other ranks can omit it",
     "a name that herringbone verify shows, like radix or radix(8,8)",
     "chosen by size",
     WORKERS,
 );
 pub(crate) const PLAN: Setting = setting(
     "HERRINGBONE_PLAN",
-    "which algorithm for which sizes of which collective, the end of a range not in it; where a rule speaks it counts more than \
-     HERRINGBONE_ALGORITHM; file=PATH takes the schedule of a file, which rank 0 reads: files have at most 512 KiB, all together; rank \
-     0's counts, and others may leave it out",
+    "algorithms by collective and size; a range excludes its end. A matching rule overrides HERRINGBONE_ALGORITHM. file=PATH takes the \
+     schedule of a file, which rank 0 reads; all files together have at most 512 KiB. Rank 0's value is used, other ranks can omit it",
     "rules, like all_reduce:0-64K:doubling,64K-inf:radix or all_reduce:64K-inf:file=found.txt",
     "chosen by size",
     WORKERS,
 );
 pub(crate) const CALIBRATION: Setting = setting(
     "HERRINGBONE_CALIBRATION",
-    "constants of the machines, by which times are predicted and algorithms chosen; rank 0's counts, and others may leave it out",
+    "measured constants of the machines, for predicting times and choosing algorithms; rank 0's value is used, other ranks can omit it",
     "a file of constants, as herringbone simulate --constants prints them",
     "none: sizes and round trips decide",
     WORKERS,
 );
 pub(crate) const FOLD_ORDER: Setting = setting(
     "HERRINGBONE_FOLD_ORDER",
-    "which order numbers are added in: ranks: the same whatever the hosts; hosts: each host's first, so that one of 3, 5, 6, ... \
-     ranks sends one sum; sites: each site's first, and in it each host's, so that a site sends one sum; these need consecutive ranks on \
-     each host and site, and sites a topology that names them; rank 0's counts",
+    "the order in which numbers are added. ranks: the same for every layout of hosts. hosts: each host's ranks first, so that a host of \
+     any number of ranks sends one sum. sites: each site's hosts first, so that a site sends one sum. hosts and sites need consecutive \
+     ranks on each; sites also need a topology that names them. Rank 0's value is used",
     "ranks, hosts or sites",
     "ranks",
     WORKERS,
 );
 pub(crate) const TOPOLOGY: Setting = setting(
     "HERRINGBONE_TOPOLOGY",
-    "the ports of hosts and the links between all ranks, in their order or by the names of their hosts: plans then spare slow ones; \
-     rank 0's counts, and others may leave it out",
+    "ports of the hosts and links between all ranks, by rank or by host name, so that plans avoid slow ones. Rank 0's value is used, \
+     other ranks can omit it",
     "a file that herringbone topo reads, FILE#NAME, or measure: the ranks measure both when the job starts",
-    "none: ports and links count as alike",
+    "none: all ports and links are treated as equal",
     WORKERS,
 );
 pub(crate) const REBALANCE: Setting = setting(
     "HERRINGBONE_REBALANCE",
-    "whether plans follow the ports of hosts while the job runs: a host whose port becomes slow folds less of large all-reduces, and \
-     as much as before once it is fast again; rank 0's counts, and others may leave it out",
+    "whether plans follow the ports of hosts during the job: a host whose port becomes slow folds less of large all-reduces until it is \
+     fast again. Rank 0's value is used, other ranks can omit it",
     "0 or 1",
     "0",
     WORKERS,
 );
 pub(crate) const TREE_ARRAY_BOUND: Setting = setting(
     "HERRINGBONE_TREE_ARRAY_BOUND",
-    "up to how many elements one tree carries the whole buffer, where trees are forced; rank 0's counts",
+    "the largest buffer, in elements, that a single tree carries if trees are forced; rank 0's value is used",
     "a number of elements, like 10000000 or 1e7",
     "10000000",
     WORKERS,
 );
 pub(crate) const REPLACE: Setting = setting(
     "HERRINGBONE_REPLACE",
-    "a backend of torch.distributed in whose place Herringbone is, so that programs need no edit; torch's own is then \
-     `torch-gloo`",
+    "the backend of torch.distributed that Herringbone replaces, so that programs need no edit; torch's own becomes `torch-gloo`",
     "gloo",
     "none",
     &[Reader::Torch],
 );
 pub(crate) const COMPRESSION: Setting = setting(
     "HERRINGBONE_COMPRESSION",
-    "compresses the gradients of DistributedDataParallel, with feedback, where the program has registered no hook of its own; \
-     the same on all ranks",
+    "the codec for the gradients of DistributedDataParallel, with error feedback, unless the program registers its own hook; the same on \
+     all ranks",
     "bf16, fp16, int8, onebit:THRESHOLD, twobit:THRESHOLD, sign, topk:SHARE, randomk:SHARE, threshold:THRESHOLD, exact, none, or \
      auto (which needs HERRINGBONE_CALIBRATION)",
     "none",
@@ -208,7 +206,7 @@ pub(crate) const COMPRESSION: Setting = setting(
 );
 pub(crate) const TRANSPORT: Setting = setting(
     "HERRINGBONE_TRANSPORT",
-    "forces the transport between processes; a server of tables with tcp shares no memory with workers",
+    "forces the transport between processes; with tcp a server of tables shares no memory with workers",
     "shm or tcp",
     "shm within a host",
     ALL_READERS,
@@ -217,10 +215,10 @@ pub(crate) const IFNAME: Setting = Setting {
     fallbacks: &[&["GLOO_SOCKET_IFNAME"], &["NCCL_SOCKET_IFNAME"]],
     ..setting(
         "HERRINGBONE_IFNAME",
-        "the network interface whose address a worker listens at, tells the others and calls from; the fallbacks do \
-         not count where rank 0 is at loopback; the plug-in for NCCL offers all that are chosen, and Gloo's variable is not for it",
+        "the network interface of a worker, both for its address and for the connections that it opens. The fallbacks are ignored if rank \
+         0 is on loopback. The plug-in for NCCL offers all matching interfaces and ignores Gloo's variable",
         "names or their beginnings, eth0,ib; whole names, =eth0; all but, ^docker or ^=eth0",
-        "on the way to rank 0",
+        "the one that reaches rank 0",
         &[Reader::Worker, Reader::Torch, Reader::Nccl],
     )
 };
@@ -228,8 +226,8 @@ pub(crate) const NCCL_STREAMS: Setting = Setting {
     fallbacks: &[&["NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"]],
     ..setting(
         "HERRINGBONE_NCCL_STREAMS",
-        "how many TCP streams each connection of the plug-in for NCCL has; the receiver's number is used; the product of NCCL's two \
-         variables is used if both are set",
+        "TCP streams of each connection of the plug-in for NCCL; the receiver's number is used. If both of NCCL's variables are set, the \
+         fallback is their product",
         "a number from 1 to 64",
         "16 on Amazon's cards, 4 on others",
         &[Reader::Nccl],
@@ -246,97 +244,97 @@ pub(crate) const JOB: Setting = Setting {
     ],
     ..setting(
         "HERRINGBONE_JOB",
-        "the job's name, the same on every rank: a rank with another one is refused, so that two jobs with one address and \
-         one token do not mix",
+        "the job's name, the same on every rank; a rank with another name is refused, so that two jobs with one address and one token do \
+         not mix",
         "any text of at most 128 bytes",
-        "what the launcher calls its start of ranks, or none: any job will do",
+        "the launcher's name for this start, or none: any job is accepted",
         WORKERS,
     )
 };
 pub(crate) const TIMEOUT_S: Setting = setting(
     "HERRINGBONE_TIMEOUT_S",
-    "how long an operation, or the forming of the group, may take; torch passes its own",
+    "the longest time for an operation, or for forming the group; torch passes its own",
     "seconds above 0",
     "1800",
     WORKER,
 );
 pub(crate) const PATIENCE_S: Setting = setting(
     "HERRINGBONE_PATIENCE_S",
-    "how long a rank may be silent until this one takes it for lost; a warning comes after half of it; raise it on all ranks \
-     where they get little time of their processors",
+    "the longest silence before this rank treats another one as lost; a warning comes after half of it. Raise it on all ranks if they get \
+     little processor time",
     "seconds, 6 or more",
     "6",
     WORKER,
 );
 pub(crate) const STAGING_BYTES: Setting = setting(
     "HERRINGBONE_STAGING_BYTES",
-    "memory of each process for slots; the smallest of all ranks counts",
+    "memory of each process for slots; the smallest value of all ranks is used",
     "bytes, 4M to 64G",
     "64M",
     WORKERS,
 );
 pub(crate) const SLICE_BYTES: Setting = setting(
     "HERRINGBONE_SLICE_BYTES",
-    "bytes of the buffer that one segment of the pipeline takes, with two to sixteen of them in flight; the smallest of all \
-     ranks counts",
+    "bytes of the buffer in one segment of the pipeline, which has two to sixteen segments in flight; the smallest value of all ranks is \
+     used",
     "bytes, 4K to 8M, and at most a quarter of the staging memory; 0: by transport",
     "by transport",
     WORKERS,
 );
 pub(crate) const PROGRESS_FILE: Setting = setting(
     "HERRINGBONE_PROGRESS_FILE",
-    "where a program writes a decimal number at each checkpoint, another one each time, and `complete` once a rank \
-     that starts again would need the others (RABIT's interface: at the end; elastic averaging: once the ranks have \
-     met): only failures since the last new number count against the launcher's --max-attempts, and a rank that \
-     fails after all others have succeeded with `complete` ends the job",
-    "a path, as herringbone launch --max-attempts sets it",
-    "none: nobody reads it",
+    "a file to which the program writes a new decimal number at each checkpoint. It writes `complete` once a restarted rank could not \
+     continue without the others (RABIT's interface: at the end; elastic averaging: when the ranks have met). Only failures after the \
+     last new number use up --max-attempts. If all other ranks have succeeded with `complete`, a failed rank ends the job",
+    "a path; herringbone launch --max-attempts sets it",
+    "none",
     WORKERS,
 );
 pub(crate) const FLIGHT: Setting = setting(
     crate::flight::VARIABLE,
-    "what the names of the files begin with into which a rank writes its last calls after an error; its rank follows. Ranks of torch take TORCH_FR_DUMP_TEMP_FILE if it is not set. If this is set, a reducer that loses a worker writes what it did last, to a file beside those whose name begins with reducer_",
+    "the first part of the names of the files to which ranks write their last calls after an error; the rank follows. torch's ranks fall \
+     back to TORCH_FR_DUMP_TEMP_FILE. If this is set, a reducer that loses a worker also writes its last operations, to a file in the \
+     same folder whose name begins with reducer_",
     "a path, or off",
-    "a folder of the user's below the one for temporary files",
+    "the user's folder within the folder for temporary files",
     ALL_READERS,
 );
 pub(crate) const FLIGHT_SIGNAL: Setting = setting(
     crate::flight::SIGNAL_VARIABLE,
-    "whether a rank writes its last calls when it gets SIGUSR1, too",
+    "whether SIGUSR1 also makes a rank write its last calls",
     "0 or 1",
     "0",
     WORKERS,
 );
 pub(crate) const LOG: Setting = setting(
     crate::log::VARIABLE,
-    "how much is logged: to the program's logger, or else to standard error; info: what a job is made of, which ranks and \
-     reducers come and leave",
+    "the log level, of the program's logger or else of standard error; info includes the job's parts, and ranks and reducers that come \
+     and leave",
     "off, error, warn, info or debug",
     "the level of the program's logger, or else warn; of herringbone serve: info",
     ALL_READERS,
 );
 pub(crate) const LOG_FORMAT: Setting = setting(
     crate::log::FORMAT_VARIABLE,
-    "the form of log lines on standard error; json: an object on each line, with the keys time, level, target, who, rank, job, \
-     peer and message",
+    "the form of log lines on standard error; json is one object per line with the keys time, level, target, who, rank, job, peer and \
+     message",
     "text or json",
     "text",
     ALL_READERS,
 );
 pub(crate) const ADMIN: Setting = setting(
     "HERRINGBONE_ADMIN",
-    "where each process answers over HTTP how it and its job stand: a live page, metrics for Prometheus, health; ranks of one host \
-     add their number among them to the port, and 0 is any free port: the log says which",
+    "the address at which each process serves a live page, metrics for Prometheus and health over HTTP. Ranks of one host add their \
+     number on that host to the port. 0 takes any free port, which the log shows",
     "ADDR:PORT, like 127.0.0.1:9464",
-    "none: nobody is answered",
+    "none: nothing is served",
     ALL_READERS,
 );
 pub(crate) const ADMIN_TOKEN: Setting = Setting {
     secret: true,
     ..setting(
         "HERRINGBONE_ADMIN_TOKEN",
-        "what a program sends to HERRINGBONE_ADMIN as `Authorization: Bearer`; it must not be the job's token, because HTTP is not \
-         encrypted",
+        "the token that clients of HERRINGBONE_ADMIN send as `Authorization: Bearer`; not the job's token, because HTTP is not encrypted",
         "any text, of 16 characters or more where other hosts are answered",
         "none: loopback only",
         ALL_READERS,
@@ -344,7 +342,7 @@ pub(crate) const ADMIN_TOKEN: Setting = Setting {
 };
 pub(crate) const METRICS_FILE: Setting = setting(
     "HERRINGBONE_METRICS_FILE",
-    "where each process writes its metrics every 15 seconds, for the node exporter's textfile collector",
+    "a directory to which each process writes its metrics every 15 seconds, for the node exporter's textfile collector",
     "a directory",
     "none",
     ALL_READERS,
