@@ -71,7 +71,7 @@ PATTERNS = (
     ),
     Pattern("mend", r"\bmend(?:s|ed|ing)?\b", "fix; repair"),
     Pattern("overtake", r"\bover(?:take|takes|took|taken|taking)\b", "pass; arrive before"),
-    Pattern("Of ... first", r"^[^\w§]*(?-i:Of) (?!course\b)", "begin with the subject"),
+    Pattern("Of ...", r"^[^\w§]*(?-i:Of) (?!course\b)", "begin with the subject"),
     Pattern("—", r"[—–](?=\s)|\s[—–]", "a comma, a colon, or two sentences"),
     Pattern("beside", r"\bbeside\b(?! each other)", "next to; compared with; in addition to", True),
     Pattern("says", r"\b(?:says?|said|saying)\b", "show; print; report; mean", True),
