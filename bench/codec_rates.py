@@ -13,7 +13,7 @@ import pathlib
 import subprocess
 import sys
 
-from machine import ROOT, machine
+from machine import ROOT, bullets, machine
 from tables import table
 
 HEADS = ["codec", "goal", "encode", "with feedback", "decode"]
@@ -48,13 +48,12 @@ def is_met(row):
 
 def page(rows, notes):
     """The record."""
-    about = ", ".join(f"{name}: {value}" for name, value in machine().items())
     missed = [row["codec"] for row in rows if not is_met(row)]
     lines = [
         "# Rates of codecs",
-        f"* {about}, {datetime.date.today()}",
-        "* GB/s of plain f32, 4 bytes for each element, on one core: a tensor of 25 MiB, normal numbers with the deviation 0.4, block by",
-        "  block. Of each part of 1 MiB the fastest of 15 passes counts. The goals are for encoding and decoding each.",
+        bullets(machine() | {"date": str(datetime.date.today())}),
+        "* GB/s of plain f32 on one core: a tensor of 25 MiB, normal numbers with the deviation 0.4, block by block; the fastest of 15",
+        "  passes over each MiB. The goals hold for encoding and for decoding.",
         f"* Goals missed: {', '.join(missed) or 'none'}.",
         "* `make codec-rates` writes this page.",
         *([f"* {notes}"] if notes else []),

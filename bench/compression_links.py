@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 from figures import human
-from machine import machine
+from machine import bullets, machine
 from processes import JobFailed, Namespaces, NoNamespaces, Processes
 from rigs import TOKEN
 from tables import table
@@ -41,7 +41,7 @@ def measured(options, reducers):
         return [json.loads(pathlib.Path(out, f"{rank}.json").read_text())["rows"] for rank in range(options.workers)]
 
 
-HEADS = ["codec", "seconds", "beside none", "sent", "beside none", "received", "beside none"]
+HEADS = ["codec", "seconds", "of none", "sent", "of none", "received", "of none"]
 
 
 def rows(ranks):
@@ -67,13 +67,11 @@ def main():
     parser.add_argument("--notes", default="", help="what else the record says of the run")
     parser.add_argument("--record", type=pathlib.Path, default=ROOT / "record" / "compression.md")
     arguments = parser.parse_args()
-    about = ", ".join(f"{name}: {value}" for name, value in machine().items())
     lines = [
         "# Codecs over slow links",
-        f"* {about}, {datetime.date.today()}",
-        f"* {arguments.workers} hosts that are network namespaces, links of {arguments.rate} Mbit/s each way; an average of",
-        f"  {arguments.mebibytes} MiB of float32, normal numbers with the deviation 0.4, with feedback; {arguments.rounds} rounds, medians. Times are those of",
-        "  the slowest rank. Bytes are those of rank 0's interface, with headers and what links say beside data.",
+        bullets(machine() | {"date": str(datetime.date.today())}),
+        f"* {arguments.workers} hosts (network namespaces), links of {arguments.rate} Mbit/s each way. An average of {arguments.mebibytes} MiB of float32, normal numbers with",
+        f"  the deviation 0.4, with feedback. Times are medians of {arguments.rounds} rounds of the slowest rank. Bytes are all bytes at rank 0's interface.",
         "* `make compression-links` writes this page.",
     ]
     lines += [f"* {arguments.notes}"] if arguments.notes else []

@@ -29,12 +29,6 @@ def seconds(panel, program, size):
     return statistics.median(at["seconds"]) if at else None
 
 
-def cpu_per_gigabyte(panel, program, size):
-    """CPU seconds of all ranks for 10^9 bytes of the buffer: the median over the rounds, or None."""
-    at = panel["programs"].get(program, {}).get(str(size))
-    return statistics.median(at["cpu"]) / (size / 1e9) if at else None
-
-
 def peers(panel):
     """The programs that are not ours."""
     return [program for program in panel["programs"] if program not in OURS]

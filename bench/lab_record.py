@@ -48,28 +48,24 @@ def record_of(found):
         ]
         marks = ["*" if (size, count, name) in cut else "" for name in LOOKS]
         rows.append([human(size), str(count), *(a + b for a, b in zip(shown, marks, strict=True))])
-    plans = [
-        f"* {human(each['bytes'])}, {each['plan']}: {each['why']}"
-        for each in found["lines"]
-        if each.get("plan", "").startswith("plan")
-    ]
+    reasons = [each["why"] for each in found["lines"] if each.get("plan") == "plan"]
+    plans = [f"* {why}" for why in dict.fromkeys(reasons)]
     return f"""# Trees over the links of a p3.16xlarge
 * CPU: {facts["CPU"]}, {facts["cores"]} cores, {facts["kernel"]}; commit {found["commit"]}
-* eight network namespaces with a cable for each pair: {two} Mbit/s for two NVLinks (50 GB/s), {one} for one (25 GB/s), {pcie} for PCIe
-  and processors (10 GB/s); each way, by token buckets
+* Eight network namespaces with a cable for each pair. Token buckets limit it to {two} Mbit/s each way for two NVLinks (50 GB/s), {one} for one, and
+  {pcie} for PCIe and processors.
 * `herringbone topo --measure` finds these rates with errors of {found["off"]:.1f} % at most
-* `make lab-links`: the algorithms take turns; medians of the time of one operation, the slowest rank's
+* `make lab-links` writes this page: the algorithms take turns; medians of the slowest rank's time of one operation
 
-In MXNet's proposal PCIe is a slow link that trees do not use. So it is here. Ring, star
-and radix go over it, because they know nothing of links; the plan goes over it as far as that costs no time. Operations in a row take turns with
-eight buffers, and nobody waits before the last one. Rows with * were cut after a few seconds: they have fewer operations than the second column
-says. "plan" and "trees" give the bits of every canonical algorithm, ring and the other trees their own. "plan, blind" has no topology.
+As in MXNet's proposal, PCIe is a slow link that trees do not use. Ring, star and radix use it, because they do not know the links. The plan
+uses it where that costs no time. Operations in a row use eight buffers in turn and do not wait for each other. Rows with * were cut after a few
+seconds. "plan" and "trees" have the canonical bits. "plan, blind" has no topology.
 
 {table(["size", "in a row", *LOOKS], rows)}
 
 {chr(10).join(statements(cells))}
 
-The plans, and their reasons:
+The plan, and its reason:
 
 {chr(10).join(plans)}
 

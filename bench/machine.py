@@ -24,6 +24,11 @@ def machine():
     }
 
 
+def bullets(facts):
+    """These facts as lines of a Markdown list."""
+    return "\n".join(f"* {name}: {value}" for name, value in facts.items())
+
+
 def cpu_model():
     """The model's name, and which vector instructions it has of those that the kernels use."""
     text = read("/proc/cpuinfo")

@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 
-from machine import machine
+from machine import bullets, machine
 from ports import free_port
 from processes import JobFailed, Processes
 from tables import table as markdown
@@ -88,7 +88,7 @@ def rows(result):
     times = "{:.2f} x".format
     for name, found in result["faster"].items():
         is_met = statistics.median(found) >= FASTER
-        yield f"{name}: steps/s, beside one by one", spread(found, times), f"at least {FASTER:.0f} x", is_met
+        yield f"{name}: steps/s, relative to one by one", spread(found, times), f"at least {FASTER:.0f} x", is_met
     micros = "{:.0f} us".format
     found = result["overhead"]
     is_met = statistics.median(found) <= CYCLE_MICROSECONDS
@@ -97,7 +97,7 @@ def rows(result):
         found = result["training"]["slower"]
         goal = f"at most {SLOWER:.2f} x"
         is_met = statistics.median(found) <= SLOWER
-        yield "DistributedOptimizer: a step, beside DDP's", spread(found, times), goal, is_met
+        yield "DistributedOptimizer: a step, relative to DDP's", spread(found, times), goal, is_met
 
 
 def seconds_of(result):
@@ -123,12 +123,11 @@ def table(result):
 
 def page(result, options):
     """The record."""
-    about = ", ".join(f"{name}: {value}" for name, value in result["machine"].items())
     lines = [
         "# Operations with names",
-        f"* {about}",
-        f"* {result['ranks']} ranks on this host; {options.rounds} rounds in which the contenders take turns; medians, least and most; times",
-        "  are those of the slowest rank. `make named-figures` writes this page.",
+        bullets(result["machine"]),
+        f"* {result['ranks']} ranks on this host; {options.rounds} rounds in which the contenders take turns; median, least and most of the slowest",
+        "  rank's time. `make named-figures` writes this page.",
         f"* {result['tensors']} float32 tensors of 4 B to 1 MiB in a step, their sizes in equal ratios, submitted in one order",
         "",
         markdown(["figure", "measured", "goal", ""], ([*row, "met" if met else "not met"] for *row, met in rows(result))),

@@ -71,8 +71,8 @@ def sections(record):
 
 
 def rows_of(text):
-    """The first table of a section: for each size its cells by column."""
-    lines = [line for line in text.split("\nCPU seconds")[0].splitlines() if line.startswith("|")]
+    """The table of a section: for each size its cells by column."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[2:]}
 

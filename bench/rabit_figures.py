@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 
-from machine import machine
+from machine import bullets, machine
 from ports import free_port
 from tables import table as markdown
 
@@ -81,13 +81,12 @@ def main():
     else:
         print(text)
     if options.record is not None:
-        about = ", ".join(f"{name}: {value}" for name, value in machine().items())
         how = (
             f"{RANKS} ranks for calls and checkpoints, {options.rounds} rounds in which the contenders take turns; {options.losses} jobs of "
             f"{JOB} ranks that lose one; all on one host, in Python"
         )
         options.record.write_text(
-            f"# Programs that continue where they were\n* {about}\n* {how}. `make rabit-figures` writes this page.\n\n{text}\n"
+            f"# Programs that continue where they were\n{bullets(machine())}\n* {how}. `make rabit-figures` writes this page.\n\n{text}\n"
         )
 
 

@@ -196,9 +196,9 @@ def summary(options, rows):
     decided = [row for row in rows if row["decided"]]
     parts = [f"{text} {100 * within(decided, name):.0f} % ({100 * within(rows, name):.0f} %)" for name, text in CHOOSERS.items()]
     return [
-        f"`make regret` wrote this page: {options.rounds} rounds of every candidate, in turns; medians. In {len(decided)} of {len(rows)} cells the best",
-        "candidate is decided: its slowest round was faster than the fastest of the second. Of these, choices are within",
-        f"{100 * MOST_REGRET:.0f} % of the best, or tie with it, in (of all cells in brackets): {'; '.join(parts)}.",
+        f"`make regret` wrote this page: medians of {options.rounds} rounds of every candidate, in turns. In {len(decided)} of {len(rows)} cells the best",
+        "candidate is decided: its slowest round was faster than the second candidate's fastest. Fractions of decided cells (in brackets, of all",
+        f"cells) in which choices are within {100 * MOST_REGRET:.0f} % of the best, or tie with it: {'; '.join(parts)}.",
         "Two candidates tie if their rounds overlap.",
     ]
 

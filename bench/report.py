@@ -6,7 +6,6 @@ import shlex
 from figures import (
     best_peer,
     complaints,
-    cpu_per_gigabyte,
     duration,
     human,
     limits,
@@ -22,20 +21,16 @@ BOUNDS = {"herringbone": ("floor", "ring bound"), "herringbone-reducers": ("serv
 NAME = re.compile(r"\d{4}-\d{2}-\d{2}-rigs\.md")
 KIND = ("* CPU:", "* cores:", "* caches:")
 EXPLANATION = """\
-Medians of the rounds of one interleaved run; judge two programs only within one table. "best peer" is the fastest
-program that is not ours, right and alive in every round. "spread" is least..most of herringbone's rounds;
-"torch adds" is what herringbone-torch takes longer than herringbone. In the command, $RIGS is the folder that
-`bench/run.py` was given as --rigs."""
+Times are medians of the rounds of one run, in which the programs take turns. Compare two programs only within one table. "best peer" is
+the fastest correct program of another project, "spread" the range of herringbone's rounds, and "torch adds" the extra time of
+herringbone-torch. $RIGS is the folder that `bench/run.py` got as --rigs."""
 BOUND_MEANINGS = {
     "floor": """\
-"floor" is the least that was measured for reading the buffers of all ranks once and writing the sums to each of them,
-by processes that map all of them: nothing is copied or sent.""",
+"floor" is the least measured time to read the buffers of all ranks once and to write the sums to each, in shared memory.""",
     "ring bound": """\
-"ring bound" is how long a link takes, at its raw rate, for the 2 (N-1)/N of the buffer that each worker sends and
-receives without reducers.""",
+"ring bound" is the time of a link, at its raw rate, for the 2 (N-1)/N of the buffer that each worker moves without reducers.""",
     "server bound": """\
-"server bound" is that with reducers: the whole buffer through each worker's link, or N times a reducer's part of it
-through that one's, whichever takes longer.""",
+"server bound" is the same with reducers: the buffer over a worker's link, or N parts over a reducer's, whichever takes longer.""",
 }
 
 
@@ -63,13 +58,11 @@ def meanings(record):
 
 
 def panel_markdown(panel, floor):
-    """The heading, the command and the tables of one interleaved run."""
+    """The heading, the command and the table of one run."""
     heading = title(panel)
     yield f"## {heading[0].upper()}{heading[1:]}"
     yield f"```text\n{folded(panel['command'])}\n```"
     yield times(panel, floor)
-    yield "CPU seconds of all ranks for 10^9 bytes of the buffer:"
-    yield cpu(panel)
 
 
 def times(panel, floor):
@@ -119,15 +112,6 @@ def torch_adds(panel, size):
 def multiple(own, other):
     """own / other with three digits; a dash if either is missing."""
     return f"{three_digits(own / other)}" if own and other else "-"
-
-
-def cpu(panel):
-    """CPU seconds per 10^9 bytes of every program."""
-    programs, rows = [*peers(panel), *ours(panel)], []
-    for size in panel["sizes"]:
-        each = [cpu_per_gigabyte(panel, program, size) for program in programs]
-        rows.append([human(size), *("-" if one is None else f"{one:.3g}" for one in each)])
-    return table(["size", *programs], rows)
 
 
 def folded(command):

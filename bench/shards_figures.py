@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 
-from machine import machine
+from machine import bullets, machine
 from tables import table as markdown
 
 WORKER = pathlib.Path(__file__).resolve().parent / "shards_worker.py"
@@ -42,12 +42,13 @@ def main():
     text = markdown(columns, rows)
     print(json.dumps({"machine": machine(), "figures": figures}) if options.json else text)
     if options.record is not None:
-        about = ", ".join(f"{name}: {value}" for name, value in machine().items())
         how = (
             f"The transformer of examples/model.py, 8 shards of 8 samples of 64 bytes, AdamW, one thread; {options.rounds} steps of each, in "
-            "turns, on one host; DDP accumulates gradients in no_sync() over the same samples"
+            "turns, on one host. DDP accumulates gradients in no_sync() over the same samples"
         )
-        options.record.write_text(f"# A step by shards\n* {about}\n* {how}. `make shards-figures` writes this page.\n\n{text}\n")
+        options.record.write_text(
+            f"# A step by shards\n{bullets(machine())}\n* {how}. `make shards-figures` writes this page.\n\n{text}\n"
+        )
 
 
 if __name__ == "__main__":

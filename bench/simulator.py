@@ -191,12 +191,12 @@ def arguments():
 def page(options, rows):
     """The record's page."""
     lines = [
-        "# Simulated beside measured",
+        "# Simulated and measured times",
         "",
         f"`make validate-simulator` wrote this page. {inside(rows, BAND)}",
-        "of what was measured. Hosts are network namespaces of one computer, with a token bucket on each side of each link.",
-        "`herringbone bench --calibrate` fitted one set of constants for all rows, on 4 hosts with 4 reducers; rows that it timed as",
-        "well are marked.",
+        "of the measured time. Hosts are network namespaces of one computer, with a token bucket on each side of each link.",
+        "`herringbone bench --calibrate` fitted one set of constants for all rows, on 4 hosts with 4 reducers. Rows that it also timed",
+        "are marked.",
         "",
         table(HEAD, map(cells_of, rows)),
         "",

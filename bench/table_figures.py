@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 
-from machine import machine
+from machine import bullets, machine
 from ports import free_port
 from tables import table as markdown
 
@@ -145,10 +145,9 @@ def main():
     else:
         print(text)
     if options.record is not None:
-        about = ", ".join(f"{name}: {value}" for name, value in machine().items())
         how = f"{WORKERS} workers and {SERVERS} servers without copies, on one host; {options.rounds} rounds in which the contenders take turns"
         options.record.write_text(
-            f"# Tables on a parameter server\n* {about}\n* {how}; medians, least and most. `make table-figures` writes this page.\n\n{text}\n"
+            f"# Tables on a parameter server\n{bullets(machine())}\n* {how}; medians, least and most. `make table-figures` writes this page.\n\n{text}\n"
         )
 
 

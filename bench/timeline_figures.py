@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from machine import machine
+from machine import bullets, machine
 from tables import table as markdown
 
 WORKER = pathlib.Path(__file__).resolve().parent / "timeline_worker.py"
@@ -58,9 +58,8 @@ def main():
     left_out = sum(figures["left out"] for figures in jobs.values())
     print(json.dumps({"machine": about, "jobs": jobs}) if options.json else text)
     if options.record is not None:
-        facts = ", ".join(f"{name}: {value}" for name, value in about.items())
         options.record.write_text(
-            f"# What a timeline costs\n* {facts}\n* all ranks on one host, in Python, {options.rounds} rounds in which both take turns; times "
+            f"# The cost of a timeline\n{bullets(about)}\n* all ranks on one host, in Python, {options.rounds} rounds in which both take turns; times "
             f"where events were left out: {left_out}. `make timeline-figures` writes this page.\n\n{text}\n"
         )
 

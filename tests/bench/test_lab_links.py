@@ -73,6 +73,6 @@ def test_the_record_has_a_row_for_each_size_and_a_picture(tmp_path):
     plan = {"plan": "plan", "bytes": 1 << 20, "why": "radix: few bytes"}
     found = {"machine": facts, "commit": "0", "rates": lab_links.RATES, "off": 4.0, "lines": [*lines(), plan]}
     page = lab_record.record_of(found)
-    assert "| 1 MiB | 50 | 500 ms | 400 ms* |" in page and "* 1 MiB, plan: radix: few bytes" in page
+    assert "| 1 MiB | 50 | 500 ms | 400 ms* |" in page and "\n* radix: few bytes\n" in page
     picture = lab_record.picture_of(lab_record.medians(lines())[0])
     assert picture.startswith("<svg") and picture.count("<polyline") > len(lab_record.LOOKS)

@@ -126,14 +126,14 @@ def tables(runs, gloo, version):
     for run in runs:
         for row in run.rows:
             if row["outcome"] in ("failed", "timed out"):
-                reasons.setdefault((row["name"], row["outcome"]), (row["reason"], []))[1].append(
-                    f"{run.size} ranks {TITLES[run.backend]}, checks {run.checks}"
-                )
+                places = reasons.setdefault((row["name"], row["outcome"]), (row["reason"], {}))[1]
+                places.setdefault(TITLES[run.backend], []).append(f"{run.size}/{run.checks}")
     if reasons:
-        lines += ["", "| does not pass | where | why |", "|---|---|---|"]
+        lines += ["", "| does not pass | where, by ranks/checks | why |", "|---|---|---|"]
     for (name, outcome), (reason, places) in sorted(reasons.items()):
         why = EXPECTED.get(name, reason).replace("|", "\\|")[:160]
-        lines.append(f"| {name} ({outcome}) | {'; '.join(places)} | {why} |")
+        where = "; ".join(f"{title}: {', '.join(found)}" for title, found in places.items())
+        lines.append(f"| {name} ({outcome}) | {where} | {why} |")
     return "\n".join(lines) + "\n"
 
 

@@ -37,7 +37,7 @@ class Way:
     replace: str = ""
 
 
-GLOO = Way("gloo", "nothing said: the framework's own choice")
+GLOO = Way("gloo", "the framework's default")
 BEFORE = Way("before", '`init_process_group("herringbone")` before the framework')
 REPLACED = Way("replaced", "`HERRINGBONE_REPLACE=gloo`", replace="gloo")
 NAMED = Way("named", '`DDPStrategy(process_group_backend="herringbone")`')
@@ -155,7 +155,7 @@ def replicas():
 
 def averages():
     """torchft's ways to average over Herringbone, beside ours."""
-    way = "`LocalSGD`, `DiLoCo` and streaming `DiLoCo` over `herringbone.torchft`, beside those of `herringbone.optim`"
+    way = "`LocalSGD`, `DiLoCo` and streaming `DiLoCo` over `herringbone.torchft`, and the same of `herringbone.optim`"
     return of_torchft(way, ["-rP", "python/tests/test_optim_torchft.py"], distances)
 
 

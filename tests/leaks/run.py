@@ -45,11 +45,10 @@ def page(phases: list[Phase]) -> str:
     facts = {"date": time.strftime("%Y-%m-%d"), "herringbone": version("herringbone"), **machine()}
     lines = [
         "# Leaks",
-        f"{RANKS} ranks, and a reducer over TCP, work for a while. Each row says how much more the process has afterwards that has",
-        f"the most more. Descriptors, sockets and threads may not grow, memory by {LIMIT_KIB:,} KiB at the most: allocators keep",
-        "some. What left too much memory was done once more, since a leak grows again. Of workers that are killed the others find",
-        "out, go on without, and close; then a world forms again with a new process. Nothing that is named as this program's was",
-        "left in `/dev/shm` or among the unix sockets.",
+        f"{RANKS} ranks, and a reducer over TCP, work for a while. Each row has the growth of the process that grew most. Descriptors,",
+        f"sockets and threads must not grow, and memory by at most {LIMIT_KIB:,} KiB, which allocators keep. A row with too much memory",
+        "was repeated, because a leak grows again. After a worker is killed, the others continue without it and close, and a world",
+        "forms with a new process. `/dev/shm` and the unix sockets had nothing of this program afterwards.",
         "",
         "`make leaks` writes this page.",
         "",

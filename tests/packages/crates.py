@@ -113,7 +113,7 @@ def licences():
     assert not wrong, f"not free: {', '.join(wrong)}"
     sources = {package["source"] for package in others}
     assert sources == {"registry+https://github.com/rust-lang/crates.io-index"}, f"not from crates.io: {sources}"
-    return f"{len(others)} crates, all from crates.io, may be given on under this project's licences"
+    return f"{len(others)} crates, all from crates.io, can be distributed under this project's licences"
 
 
 def aarch64():

@@ -86,9 +86,9 @@ def page(rows):
     lines = [
         "# Packages",
         f"{datetime.date.today()}, {platform.machine()}, Rust {compiler}, {' '.join(platform.libc_ver())}; `make packages` writes this",
-        "page. It makes what a release would publish, and tries it on this machine. Nothing is published.",
+        "page. It builds and tries the packages of a release, and publishes nothing.",
         "",
-        "| step | result | what was found |",
+        "| step | result | finding |",
         "|---|---|---|",
     ]
 

@@ -174,7 +174,7 @@ class Bench:
         found = {each["metadata"]["name"]: each["metadata"]["version"] for each in json.loads(report.read_text())["install"]}
         version = found["torch"]
         assert tuple(map(int, version.split(".")[:2])) >= (2, 10), f"torch {version} is too old"
-        return f"pip would install torch {version} and {len(found) - 2} more beside it"
+        return f"pip would install torch {version} and {len(found) - 2} others"
 
     def environment(self, name, python):
         """A new environment's Python."""

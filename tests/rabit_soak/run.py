@@ -57,7 +57,7 @@ def simulate(seeds: int) -> dict[str, int]:
         "processes that ended",
         "calls that were replayed",
         "programs that came to their end",
-        "programs that lost what nobody had any more",
+        "programs that lost state",
     ]
     return {"programs": seeds, **dict(zip(names, map(int, found.groups())))}
 
@@ -109,18 +109,18 @@ def page(simulated: dict[str, int], soak: Soak, first: int) -> str:
     real = {**soak.counts, "failed": len(soak.failures), "seconds": round(soak.seconds)}
     lines = [
         "# Programs that lose processes",
-        "`make rabit-soak` wrote this page: programs of RABIT's kind, drawn from seeds, with models of all ranks, own ones and lazy",
-        "ones. Every result of every call, and every model that a new process loads, is compared with the one without losses.",
+        "`make rabit-soak` wrote this page. It draws RABIT programs from seeds, with global, local and lazy models. Every result, and",
+        "every model that a new process loads, is compared with a run without losses.",
         "",
         "## In the simulator",
-        "Processes end at calls, in exchanges, transfers and checkpoints, and at the end. A program may lose what others need only if",
-        "all processes that keep it have ended before anyone had it from them.",
+        "Processes end at calls, in exchanges, transfers and checkpoints, and at the end. A program can lose state only if all",
+        "processes that keep it have ended.",
         "",
         *table(simulated),
         "",
         "## Real processes",
-        f"2 to 6 ranks, from seed {first} on, killed by SIGKILL from outside at random times. Of several that are killed at once at least",
-        "one process lives. No process ended that was not killed.",
+        f"2 to 6 ranks, from seed {first} on, killed by SIGKILL at random times. At least one process survives each time. No other",
+        "process ended.",
         "",
         *table(real),
         "",

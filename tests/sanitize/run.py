@@ -29,8 +29,8 @@ def page(outcomes: list[Outcome]) -> str:
     facts = {"date": time.strftime("%Y-%m-%d"), "toolchain": nightly, **machine()}
     lines = [
         "# Sanitizers and Miri",
-        "What the tests find if each access to memory is looked at. Seconds include the building. Shared memory that two ranks",
-        "map at two addresses is two memories to the thread sanitizer: the models of `crates/sys/tests/loom.rs` check that.",
+        "Findings of the tests with each access to memory checked. Seconds include the build. The thread sanitizer does not know that",
+        "two ranks map the same shared memory at two addresses: `crates/sys/tests/loom.rs` checks that.",
         "",
         "`make sanitize` writes this page.",
         "",

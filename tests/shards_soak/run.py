@@ -166,9 +166,9 @@ def page(counts: Counter[str], failed: int, first: int, seconds: float) -> str:
     facts = {"date": time.strftime("%Y-%m-%d"), **machine()}
     lines = [
         "# Trainings by shards whose workers and reducers are killed",
-        "`make shards-soak` wrote this page: jobs of 2 to 6 workers, drawn from seeds, over shared memory and TCP, with up to 3 reducers,",
-        f"of {', '.join(map(str, SHARDS))} shards; the transformer of examples/shards.py, {STEPS} steps. The digest of parameters, buffers and optimizer",
-        "state after every step of every worker is compared with that of one worker that nothing happens to.",
+        "`make shards-soak` wrote this page. It draws jobs of 2 to 6 workers from seeds, over shared memory and TCP, with up to 3 reducers",
+        f"and {', '.join(map(str, SHARDS))} shards. They train the transformer of examples/shards.py for {STEPS} steps. After every step each worker's digest of",
+        "parameters, buffers and optimizer state is compared with an undisturbed worker's.",
         "",
         "| | |",
         "|---|---|",

@@ -39,7 +39,7 @@ pub(crate) fn text(options: &Options, result: &Soaked, planted: &Planted) -> Str
     );
     let calls: Vec<String> = result.calls.iter().map(|(end, times)| format!("{times} {end}")).collect();
     let _ =
-        writeln!(text, "calls: {}; {} worlds went on without a reducer", calls.join(", "), result.recovered);
+        writeln!(text, "calls: {}; {} worlds continued without a reducer", calls.join(", "), result.recovered);
     let _ = writeln!(text, "{}", result.coverage);
     for impossible in result.coverage.impossible() {
         let _ = writeln!(text, "seen, and cannot be: {impossible}");
@@ -92,9 +92,9 @@ fn failure_json(failure: &SeedFailure) -> Value {
 /// A page of `record`.
 pub(crate) fn page(options: &Options, result: &Soaked, planted: &Planted) -> String {
     let (commit, date) = (said_by(&["git", "rev-parse", "--short", "HEAD"]), said_by(&["date", "+%Y-%m-%d"]));
-    let mut page = "# Simulator\n`make soak` wrote this page: worlds of workers, reducers and a hub in virtual time, made from \
-        seeds, each run twice with the same hash of all its events ([how to run and replay \
-        it](../CONTRIBUTING.md#the-simulator)).\n\n| | |\n| --- | --- |\n"
+    let mut page = "# Simulator\n`make soak` wrote this page. It runs worlds of workers, reducers and a hub in virtual time, each \
+        seed twice with the same hash of all events ([how to replay \
+        one](../CONTRIBUTING.md#the-simulator)).\n\n| | |\n| --- | --- |\n"
         .to_owned();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(page, "| {name} | {value} |");
@@ -105,7 +105,7 @@ pub(crate) fn page(options: &Options, result: &Soaked, planted: &Planted) -> Str
     row("failed", result.failed.to_string());
     row("time", format!("{:.0} s, {:.1} seeds a second", result.took.as_secs_f64(), rate(result)));
     row("time in the worlds", format!("{} s", result.milliseconds / 1000));
-    row("worlds that went on without a reducer", result.recovered.to_string());
+    row("worlds that continued without a reducer", result.recovered.to_string());
     for (end, times) in &result.calls {
         row(&format!("calls that ended: {end}"), times.to_string());
     }

@@ -50,7 +50,7 @@ pub(super) fn verdict(world: &mut VirtualWorld) -> Result<(), String> {
     for (rank, worker) in world.workers() {
         let ends = worker.ends();
         if !done || ends.iter().any(|end| !matches!(end, Some(Ok(())))) {
-            return Err(format!("seed {seed}: rank {rank}, of which all calls should end well: {ends:?}"));
+            return Err(format!("seed {seed}: rank {rank}: not all calls ended well: {ends:?}"));
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(format!("seed {seed}: {problems:?}")) }
