@@ -38,8 +38,12 @@ pub(crate) fn text(options: &Options, result: &Soaked, planted: &Planted) -> Str
         result.milliseconds / 1000,
     );
     let calls: Vec<String> = result.calls.iter().map(|(end, times)| format!("{times} {end}")).collect();
-    let _ =
-        writeln!(text, "calls: {}; {} worlds continued without a reducer", calls.join(", "), result.recovered);
+    let _ = writeln!(
+        text,
+        "calls: {}; {} worlds continued without a reducer",
+        calls.join(", "),
+        result.recovered
+    );
     let _ = writeln!(text, "{}", result.coverage);
     for impossible in result.coverage.impossible() {
         let _ = writeln!(text, "seen, and cannot be: {impossible}");
