@@ -140,7 +140,8 @@ def described(binary, words):
 
 def verbs_of(text):
     """The verbs that a text of `--help` lists."""
-    listed = text.partition("\nCommands:\n")[2].split("\n\n")[0]
+    headings = r"\n(?:Commands|Run|Measure|Understand|Set up):\n(.*?)(?=\n\n|\Z)"
+    listed = "\n".join(re.findall(headings, text, re.DOTALL))
     return [verb for verb in re.findall(r"^  ([\w-]+) +[A-Z]", listed, re.MULTILINE) if verb != "help"]
 
 

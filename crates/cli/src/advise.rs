@@ -13,7 +13,7 @@ use herringbone::{
 use serde_json::{Value, json};
 use std::{fmt::Write as _, io::Write, path::PathBuf};
 
-/// Say how many reducers are worth their price: step time and price of a step with none, one, two, ...
+/// Find how many reducers are worth their price
 ///
 /// Closed forms for buffers so large that only links count; `herringbone simulate` has latencies and threads, too. Of radix, mixed
 /// and reduction_server the fastest is taken for each number of reducers.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 const COMPARISON: PackageProgram = PackageProgram { verb: "compare", module: "herringbone.compare.__main__" };
 
-/// Train one network under several architectures in turn, and compare what each takes and gets to
+/// Train one network under several architectures and compare
 ///
 /// Workers, reducers and servers are real processes of this machine, over links of a limited rate if you ask for that. The result is
 /// a table, with --html FILE a page, too. For example: herringbone compare --workers 4 --rate 100Mbit --slow-worker 1:3x

@@ -3,7 +3,7 @@
 use crate::{failure::Failure, outcome::Outcome};
 use std::io::Write;
 
-/// Print the completion script of a shell
+/// Print the completion script for a shell
 ///
 /// For bash: herringbone completions bash > ~/.local/share/bash-completion/completions/herringbone
 #[derive(Debug, clap::Args)]

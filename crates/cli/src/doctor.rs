@@ -22,7 +22,7 @@ use std::path::PathBuf;
 /// The widest column's width, so that a line fits a wide terminal.
 const SENTENCE_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::Fixed(88));
 
-/// Check this machine before a job: what is wrong, and the command that mends it
+/// Check this machine before a job, and print fixes
 ///
 /// It looks at settings, launchers, ports, names, the network interface, limits, memory, the scheduler and the Python, calls the
 /// reducers of HERRINGBONE_REDUCERS and the servers of HERRINGBONE_TABLES, and changes nothing. Run it in the shell, or in the script of

@@ -27,7 +27,7 @@ const MOST_RANKS: u32 = 16384;
 /// Sizes that meet most of the choices.
 const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 
-/// Say which algorithm a job would choose, and why, without starting one
+/// Show which algorithm a job would choose, and why
 ///
 /// The choice is made as a running group makes it, whose Communicator::explain says the same: by the number of bytes, of
 /// ranks, of their hosts and of reducers, unless HERRINGBONE_PLAN or HERRINGBONE_ALGORITHM says one; with
@@ -366,9 +366,14 @@ mod tests {
     fn links_carry_what_the_reason_says() {
         let job = ["--ranks", "8", "--per-host", "2", "--sizes", "25M"];
         for (reducers, algorithm, buffers, part) in [
-            ("4", "hierarchical(radix,reduction_server)", 1.0, "carries 1.00 of the buffer each way with 4"),
-            ("1", "radix(2,2,2)", 1.5, "carries 4.00 of the buffer each way with 1 reducer, 1.50 without"),
-            ("0", "radix(2,2,2)", 1.5, "each of which adds up what its 2 workers have first"),
+            (
+                "4",
+                "hierarchical(radix,reduction_server)",
+                1.0,
+                "so 4 reducers pay: 1.00 x the buffer per link",
+            ),
+            ("1", "radix(2,2,2)", 1.5, "1 reducer does not pay: 4.00 x the buffer per link, 1.50 x without"),
+            ("0", "radix(2,2,2)", 1.5, "each host sums its 2 workers first"),
         ] {
             let row = &explained(&[&job[..], &["--reducers", reducers]].concat())[0];
             assert_eq!(row.choice.algorithm.to_string(), algorithm, "{}", row.choice.why);

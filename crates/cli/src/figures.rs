@@ -19,7 +19,7 @@ use clap::{
 use figure::{Figure, FigureInput};
 use std::{io::Write, path::PathBuf};
 
-/// Regenerate the figures of articles about all-reduces and reduction servers, with the articles' numbers beside ours
+/// Regenerate published figures and compare their numbers
 ///
 /// DIR gets a page, index.md, and for each figure a picture, a table of the article's claims and the points of its curves. The table
 /// says which numbers are predicted, which one was fitted, and why ours differ where they do. Only numbers of the articles' texts are

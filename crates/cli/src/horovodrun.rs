@@ -6,7 +6,7 @@ use std::ffi::OsString;
 const LAUNCHER: PackageProgram =
     PackageProgram { verb: "horovodrun", module: "herringbone.horovod.horovodrun" };
 
-/// Start a program for Horovod's interface on this host and others, with Horovod's flags
+/// Start a Horovod program, with Horovod's flags
 ///
 /// The launcher is in the Python package, and the `herringbone` command of the wheel runs it at once, so its --help lists the
 /// flags. This command becomes that program in the first python3 of PATH: `python3 -m herringbone.horovod.horovodrun --help`

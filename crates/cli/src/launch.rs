@@ -1,5 +1,6 @@
 //! `herringbone launch`: a program as several ranks of this machine.
 
+mod carried;
 mod draws;
 mod ends;
 mod lines;
@@ -26,7 +27,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Start a program as several ranks of this machine, and end all if one fails
+/// Start a program as several ranks of this machine
 ///
 /// A rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and in
 /// HERRINGBONE_STORE without torch. Each line of its output begins with the rank. Unless they are set, PYTHONUNBUFFERED

@@ -43,6 +43,7 @@ mod trace;
 mod training;
 mod trees;
 mod unique_json;
+mod verbs;
 mod verify;
 
 pub use failure::RankFailure;
@@ -58,7 +59,7 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
-/// Gradient all-reduce that is proven, repeatable bit for bit, and helped by CPU machines.
+/// Sum gradients across machines, by proven schedules, to the same bits every time.
 #[derive(Debug, Parser)]
 #[command(name = "herringbone", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 struct Command {
@@ -93,12 +94,14 @@ enum Verb {
 }
 
 const EXIT_CODES: &str = "\
+`herringbone VERB --help` shows a verb's options, examples and guide.
+
 Exit codes:
-  0  done, and all checks passed
-  1  a check failed: a schedule that is not proven, a result that is wrong
-  2  the command line or a setting cannot be used
-  3  it failed while it ran: a lost rank, a timeout, an address in use
-launch and horovodrun end with the exit code of the rank that failed first.";
+  0  success
+  1  a check failed: an unproven schedule, a wrong result
+  2  a bad command line or setting
+  3  a failure at run time: a lost rank, a timeout, an address in use
+launch and horovodrun exit with the code of the rank that failed first.";
 
 /// Runs the command line `args`, whose first item is the program's name, and returns the exit code: 0 done, 1 a check
 /// failed, 2 unusable arguments or settings, 3 a failure while running.
@@ -148,7 +151,7 @@ fn command() -> clap::Command {
         let value = argument.get_value_parser().type_id();
         numbers.iter().any(|number| value == *number)
     };
-    Command::command().mut_subcommands(|verb| {
+    verbs::with_groups(Command::command()).mut_subcommands(|verb| {
         verb.mut_args(|argument| match argument.get_action().takes_values() {
             true if is_numbers(&argument) => argument.allow_hyphen_values(true),
             true => argument.allow_negative_numbers(true),

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Search for an all_reduce that is faster on a topology than those of all algorithms
+/// Search for a faster all_reduce for a topology
 ///
 /// For unequal ports, and links that are slow or missing. What is found is proved, adds in the fold order, so it has the
 /// bits of the algorithms, and is compared with them by simulation, with the constants of HERRINGBONE_CALIBRATION. A job runs

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-/// Serve as a reducer: fold what workers send and return the sums
+/// Run a reducer, or a server of tables
 ///
 /// Serves all jobs that know the token, several at once, until SIGTERM or SIGINT: then its workers finish what is under way,
 /// go on without it, and no operation fails. A second signal ends it at once. Workers are told by

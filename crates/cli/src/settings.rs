@@ -16,7 +16,7 @@ use std::io::Write;
 /// The widest column's width, so that a line fits a wide terminal.
 const MEANING_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::Fixed(60));
 
-/// Show every setting: its value here and where it comes from, its default and what it means
+/// Show every setting: value, source, default, meaning
 ///
 /// Settings are variables of the environment. Below the table stands the place that a launcher gives this process.
 /// What is wrong with settings is said there, too (in JSON also by the setting, under "wrong"), and makes the exit

@@ -19,7 +19,7 @@ use serde_json::json;
 use std::io::Write;
 use words::Subject;
 
-/// Print a schedule: what each rank sends, receives, folds and copies, step by step
+/// Print or draw a schedule, step by step
 ///
 /// u0 is a rank's buffer at chunk 0, s0 a slot of its own, c0 the chunk that a step is about, @1:acc the next message from
 /// rank 1, of partial sums (:plain, of elements). Of a fold's sources each + merges the two newest; finish makes the

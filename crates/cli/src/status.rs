@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How often it is looked again where nobody says how often.
 const USUAL_PAUSE: &str = "2";
 
-/// Show how a job stands: its members, what each does and whom it waits for, its links, its reducers; or servers of tables
+/// Show a running job: members, calls, waits, reducers
 ///
 /// Asks one member of the job for the others, and then all of them at once, workers and reducers: one that is stopped, or
 /// cut off, is shown as such. Of servers of tables that have copies of each other's ranges one is enough, of others name each: they say which tables they keep, what these take up, who owns which range, how far workers are behind, and which keys are hot. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN; without

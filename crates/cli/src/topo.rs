@@ -19,7 +19,7 @@ use herringbone::{
 };
 use std::{collections::BTreeMap, io::Write};
 
-/// Show a topology: its nodes, its links by kind, what is connected, the slowest link, the ports of hosts, the uplinks of sites
+/// Show a topology: nodes, links, ports and sites
 ///
 /// Reads the text of nvidia-smi topo -m, NCCL's topology XML, and matrices of weights as JSON or CSV. Without a file it shows this
 /// machine: processors, network cards with their speed, and GPUs if nvidia-smi is there. With --measure, on each rank of a job, it

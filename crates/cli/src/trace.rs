@@ -20,7 +20,7 @@ use std::{
     path::PathBuf,
 };
 
-/// Merge, check and evaluate the timelines that HERRINGBONE_TIMELINE=DIR makes the processes of a job write
+/// Merge, check and report a job's timelines
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TraceOptions {
     #[command(subcommand)]

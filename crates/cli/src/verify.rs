@@ -14,7 +14,7 @@ use herringbone::{Algorithm, Collective, FoldOrder, parse_algorithm};
 use left_out::LeftOut;
 use std::io::Write;
 
-/// Prove schedules for every message size, without running them, and show what they cost
+/// Prove schedules without running them, and show their costs
 ///
 /// One row for the schedules of an algorithm and a collective: their fold order (fixed: the same bits as every other fixed one),
 /// rounds, and the buffers that the busiest worker sends. With --all one row per schedule: also whether it may run serially and,

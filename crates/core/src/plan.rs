@@ -69,6 +69,7 @@ mod rules;
 mod served;
 mod several;
 mod shares;
+mod size;
 mod stages;
 mod walked;
 mod worth;

@@ -137,8 +137,8 @@ fn two_sites_of_three_hosts_send_what_the_order_allows() {
     assert_eq!((choice.algorithm.to_string().as_str(), carried), ("sites(radix,radix,3x2)", 1.5));
     assert_eq!(
         choice.why,
-        "the uplink of rank 3's site has 6.2 MB/s and carries 1.50 of the buffer each way, with radix(2,4) 2.33; 1.00 with \
-         HERRINGBONE_FOLD_ORDER=sites, whose sums depend on the sites"
+        "the uplink of rank 3's site (6.2 MB/s) carries 1.50 x the buffer, 2.33 x with radix(2,4); 1.00 x with \
+         HERRINGBONE_FOLD_ORDER=sites, but sums then depend on the sites"
     );
     let (choice, carried) = chosen(FoldOrder::Sites, &hosts, &ports);
     assert_eq!(carried, 1.0, "{choice:?}");

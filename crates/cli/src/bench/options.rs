@@ -6,7 +6,7 @@ use crate::numbers::{Sizes, whole};
 use herringbone::{Collective, DType, ReduceOp};
 use std::{path::PathBuf, time::Duration};
 
-/// Time collectives and check every result, in the columns of nccl-tests
+/// Time collectives and check every result
 ///
 /// Inside a job (torchrun, mpirun, srun or another launcher has started this process) every process is one rank and rank 0
 /// prints. Without a job, --processes or --local makes one on this machine.

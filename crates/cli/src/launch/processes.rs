@@ -1,5 +1,6 @@
 //! The processes of a job: started, watched, and all ended.
 
+use super::carried::ReducerTotals;
 use super::ends::Ends;
 use super::lines::Copies;
 use super::restarter::Restarter;
@@ -118,6 +119,8 @@ impl Rank {
 pub(super) struct Processes {
     ranks: Vec<Rank>,
     reducers: Vec<Child>,
+    /// What those that have ended have moved.
+    carried: ReducerTotals,
     /// Servers of tables.
     servers: Vec<Child>,
     ends: Ends,
@@ -134,7 +137,8 @@ impl Processes {
     pub(super) fn new(restarter: Restarter, log_format: LogFormat) -> Self {
         let (ends, copies) = (Ends::default(), Copies::new(log_format));
         let (ranks, reducers, servers, next_page) = (Vec::new(), Vec::new(), Vec::new(), None);
-        Self { ranks, reducers, servers, ends, copies, log_format, restarter, next_page }
+        let carried = ReducerTotals::default();
+        Self { ranks, reducers, carried, servers, ends, copies, log_format, restarter, next_page }
     }
 
     /// Has the reducers, which are started first, listen for HTTP at the ports behind those of so many ranks.
@@ -268,6 +272,9 @@ impl Processes {
             (stage, deadline) = self.ask_to_end(stage, end);
         }
         self.end().map_err(Failure::system("cannot wait for the ranks"))?;
+        if let Some(report) = self.carried.report() {
+            say(&report);
+        }
         match (first_failed, asked_by) {
             (None, _) => Ok(Outcome::Passed),
             (Some(failure), Some(signal)) => Err(Failure::Stopped { signal, status: failure.status() }),
@@ -372,8 +379,9 @@ impl Processes {
         loop {
             let mut running = Vec::new();
             for mut reducer in self.reducers.drain(..) {
-                if reducer.try_wait()?.is_none() {
-                    running.push(reducer);
+                match reducer.try_wait()? {
+                    None => running.push(reducer),
+                    Some(_) => self.carried.add(reducer.stdout.take()),
                 }
             }
             self.reducers = running;

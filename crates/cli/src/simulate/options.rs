@@ -22,7 +22,7 @@ use herringbone::{
 };
 use std::{path::PathBuf, str::FromStr};
 
-/// Say how long a collective takes on machines that you describe
+/// Predict the time of a collective on given machines
 ///
 /// The schedule is made and proved, cut and compiled as a running job does it, and then simulated event by event: each rank's
 /// thread does one thing at a time, each host's port carries one message after the other. What things cost comes from a file

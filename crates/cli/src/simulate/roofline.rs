@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Say what binds an operation: links, messages, copies, folds, or the thread that does the last three
+/// Show which resource limits an operation
 ///
 /// For each of these roofs you see the place that needs most time for it, how long it would need if it did nothing else, which
 /// part of the whole time that is, and the rates that it attains and could attain. The operation is described as for

@@ -24,7 +24,7 @@ use herringbone::{
 };
 use std::{collections::BTreeSet, path::PathBuf, str::FromStr};
 
-/// Say how long a training's step takes on machines that you describe, by workers and ways to sum gradients
+/// Predict the step time of a training on given machines
 ///
 /// A worker computes as its model's profile says. Its gradients go into buckets as in torch's DistributedDataParallel, and each bucket is
 /// summed as soon as its last gradient is ready, while the backward pass goes on. What a sum costs is simulated as herringbone

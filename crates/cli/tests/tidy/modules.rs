@@ -139,7 +139,7 @@ const ORDERS: [Order; 9] = [
             "job parent token",
             "constants drawing machine topologies",
             "package",
-            "chart chrome codecs failure html layout names numbers outcome progress table unique_json",
+            "chart chrome codecs failure html layout names numbers outcome progress table unique_json verbs",
         ],
     },
     Order {

@@ -3,6 +3,7 @@
 use super::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
     REDUCTION_SERVER_BYTES, Request, STAR_BYTES, coded, is_one_host, linked, ports, rooted, served, several,
+    size::ByteCount,
     stages::{self, Stages},
 };
 use crate::algorithm::{Algorithm, Layout, Unsupported};
@@ -62,19 +63,19 @@ fn by_size(request: &Request<'_>) -> Choice {
         Collective::ReduceScatter | Collective::AllGather => scattered(request),
         Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => Choice {
             algorithm: Algorithm::OneShot,
-            why: String::from("each part goes once, straight to the rank that it is for"),
+            why: String::from("each part goes once, directly to its rank"),
         },
         Collective::Barrier if workers <= ONE_SHOT_RANKS => Choice {
             algorithm: Algorithm::OneShot,
-            why: format!("one round, and {workers} ranks are at most {ONE_SHOT_RANKS}"),
+            why: format!("one round: {workers} ranks <= {ONE_SHOT_RANKS}"),
         },
         Collective::Barrier if is_one_host(request) => Choice {
             algorithm: Algorithm::Star,
-            why: format!("one host, and {workers} ranks are more than {ONE_SHOT_RANKS}"),
+            why: format!("one host: {workers} ranks > {ONE_SHOT_RANKS}"),
         },
         Collective::Barrier => Choice {
             algorithm: Algorithm::Doubling,
-            why: format!("few messages for each of {workers} ranks, which are more than {ONE_SHOT_RANKS}"),
+            why: format!("few messages per rank: {workers} ranks > {ONE_SHOT_RANKS}"),
         },
     }
 }
@@ -85,16 +86,17 @@ fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
     let (few, here) = (workers <= ONE_SHOT_RANKS, is_one_host(request));
     let most_in_one_shot = if here { ONE_SHOT_BYTES_HERE } else { ONE_SHOT_BYTES };
     if workers == 1 {
-        let why = String::from("a single rank has nobody to talk to");
+        let why = String::from("a single rank sends nothing");
         Choice { algorithm: Algorithm::radix(vec![]), why }
     } else if few && in_all <= most_in_one_shot && bytes <= ONE_SHOT_MESSAGE {
-        let why = format!("one round, and {in_all} B in all are at most {most_in_one_shot}");
+        let why = format!("one round: {} in all <= {}", ByteCount(in_all), ByteCount(most_in_one_shot));
         Choice { algorithm: Algorithm::OneShot, why }
     } else if here && !few && in_all <= STAR_BYTES {
-        let why = format!("few messages inside a host, and {in_all} B in all are at most {STAR_BYTES}");
+        let why =
+            format!("few messages inside a host: {} in all <= {}", ByteCount(in_all), ByteCount(STAR_BYTES));
         Choice { algorithm: Algorithm::Star, why }
     } else if bytes <= DOUBLING_BYTES && !(few && here) {
-        let why = format!("few rounds, and {bytes} B are at most {DOUBLING_BYTES}");
+        let why = format!("few rounds: {} <= {}", ByteCount(bytes), ByteCount(DOUBLING_BYTES));
         Choice { algorithm: Algorithm::Doubling, why }
     } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {
         served::choose(request)

@@ -101,7 +101,7 @@ impl Guidance {
                 predicted::choose_by_latency(request, latency, sizing)
             }
             _ => choose(request).map(|choice| match choice.why == FORCED && is_ruled {
-                true => Choice { why: String::from("the plan says so"), ..choice },
+                true => Choice { why: String::from("a rule of the plan"), ..choice },
                 false => choice,
             }),
         }

@@ -26,8 +26,8 @@ pub(super) fn lighter(request: &Request<'_>, choice: Choice) -> Choice {
     let others: Vec<(f64, Algorithm)> = others.into_iter().filter_map(timed).collect();
     let Some((own, _)) = timed(choice.algorithm.clone()) else { return choice };
     let named = |(time, algorithm): &(f64, Algorithm)| match time.is_finite() {
-        true => format!("with {algorithm} for {}", shown(*time)),
-        false => format!("and {algorithm} needs a link that is not there"),
+        true => format!("{} with {algorithm}", shown(*time)),
+        false => format!("{algorithm} needs a missing link"),
     };
     let best = others.iter().filter(|(time, _)| *time < own).min_by(|a, b| a.0.total_cmp(&b.0));
     let worse: Vec<String> = others

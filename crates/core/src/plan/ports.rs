@@ -146,20 +146,20 @@ fn reason(
         return shown(found.time);
     };
     let left = known.carried(request, &found.algorithm, port).unwrap_or_default();
-    let carries = format!("carries {left:.2} of the buffer each way, with {plain} {carried:.2}");
+    let carries = format!("carries {left:.2} x the buffer, {carried:.2} x with {plain}");
     let note = || order_note(request, known, &BusiestPort { port, kind, carried: left });
     match kind {
         PortKind::Uplink { rank, rate } => {
             let note = note();
-            format!("the uplink of rank {rank}'s site has {:.1} MB/s and {carries}{note}", rate as f64 / 1e6)
+            format!("the uplink of rank {rank}'s site ({:.1} MB/s) {carries}{note}", rate as f64 / 1e6)
         }
         PortKind::Host if !known.differ() => {
             let note = note();
-            format!("hosts are not alike in their ranks, and the busiest port {carries}{note}")
+            format!("hosts have unequal ranks: the busiest port {carries}{note}")
         }
         PortKind::Host => {
             let slow = known.slowest(found);
-            format!("{slow}; the busiest port takes {}, with {plain} {}", shown(found.time), shown(own))
+            format!("{slow}; the busiest port takes {}, and {} with {plain}", shown(found.time), shown(own))
         }
     }
 }
@@ -176,8 +176,8 @@ fn order_note(request: &Request<'_>, known: &KnownPorts, busiest: &BusiestPort) 
         None => {}
         Some(FoldObstacle::Site(rank)) => {
             return format!(
-                "; sites do not add up first, because between rank {rank} and others of its site are ranks of another: number \
-                 the ranks site by site"
+                "; sites cannot sum first, because ranks of another site lie between rank {rank} and its own: number the ranks site \
+                 by site"
             );
         }
         Some(_) => return String::new(),
@@ -199,7 +199,7 @@ fn order_note(request: &Request<'_>, known: &KnownPorts, busiest: &BusiestPort) 
     match less.filter(|less| 100.0 * less < WORTH_PERCENT as f64 * busiest.carried) {
         Some(less) => {
             let name = order.name();
-            format!("; {less:.2} with HERRINGBONE_FOLD_ORDER={name}, whose sums depend on the {name}")
+            format!("; {less:.2} x with HERRINGBONE_FOLD_ORDER={name}, but sums then depend on the {name}")
         }
         None => String::new(),
     }
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(
             why,
             "the port of rank 3's host has 12.5 MB/s, 0.20 of the fastest: it folds nothing and carries 1.00 of the buffer each way; \
-             the busiest port takes 80.00 s/GB, with radix(2,2) 120.00 s/GB"
+             the busiest port takes 80.00 s/GB, and 120.00 s/GB with radix(2,2)"
         );
         let (name, _) = chosen(&Request { bytes: LINKED_BYTES - 4, ..request });
         assert_eq!(name, "radix(2,2)", "of small buffers messages count");
@@ -322,8 +322,7 @@ mod tests {
     fn ranks_that_are_apart_from_their_site_are_told_to_be_numbered_otherwise() {
         let group = Group::of_size(4);
         let request = large(&group, &[0, 1, 2, 3]);
-        let note =
-            "between rank 2 and others of its site are ranks of another: number the ranks site by site";
+        let note = "ranks of another site lie between rank 2 and its own: number the ranks site by site";
         for (of_ranks, is_apart) in [(&[0, 0, 1, 1], false), (&[0, 1, 0, 1], true)] {
             let ports = in_sites(of_ranks, SLOW);
             let (name, why) = chosen(&Request { ports: Some(&ports), ..request });

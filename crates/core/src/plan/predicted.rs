@@ -11,6 +11,7 @@ use super::{
     Choice, Request,
     choose::choose,
     price::{self, PriceBasis, Priced},
+    size::ByteCount,
 };
 use crate::{
     algorithm::{Algorithm, Layout, Unsupported, cost::Cost},
@@ -322,7 +323,7 @@ pub fn choose_by_latency(
         return Ok(choice);
     }
     let why = format!(
-        "messages between hosts take {}: {} is expected, {} with {}",
+        "messages between hosts take {}: {} predicted, {} with {}",
         shown_time(latency),
         shown_time(best.time),
         shown_time(own.time),
@@ -360,7 +361,7 @@ fn why(request: &Request<'_>, compared: &[Priced]) -> String {
         .get(1)
         .map_or(String::new(), |next| format!(", {} would take {}", next.algorithm, shown_time(next.time)));
     let class = class_of(request.bytes);
-    let of = if class == request.bytes { String::new() } else { format!(" (for {class} B)") };
+    let of = if class == request.bytes { String::new() } else { format!(" (for {})", ByteCount(class)) };
     format!("least predicted time of {}: {}{next}{of}", compared.len(), shown_time(best.time))
 }
 

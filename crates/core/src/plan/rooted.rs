@@ -11,7 +11,7 @@ use alloc::{format, string::String, vec, vec::Vec};
 pub(super) fn choose(request: &Request<'_>) -> Choice {
     let tree = || Choice {
         algorithm: Algorithm::Tree,
-        why: String::from("each rank is reached over as few others as its place in the tree allows"),
+        why: String::from("each rank is reached through the fewest others"),
     };
     let loads: Vec<_> =
         ways(request).into_iter().filter_map(|way| Some((load(request, &way)?, way))).collect();

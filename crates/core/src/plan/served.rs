@@ -1,6 +1,8 @@
 //! With reducers or without: what links carry decides.
 
-use super::{Choice, HOST_CHUNK_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, stages};
+use super::{
+    Choice, HOST_CHUNK_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, size::ByteCount, stages,
+};
 use crate::algorithm::{Algorithm, Layout, MixedShares};
 use crate::collective::Collective;
 use alloc::{format, string::String};
@@ -40,7 +42,7 @@ impl Way {
 
 /// Whichever leaves less to the busiest link.
 pub(super) fn choose(request: &Request<'_>) -> Choice {
-    let Request { bytes, reducers, group, .. } = *request;
+    let Request { bytes, group, .. } = *request;
     let (inputs, sums, stages) = (inputs(request), sums(request), stages::choose(request));
     let without = Way {
         algorithm: stages.algorithm,
@@ -59,23 +61,36 @@ pub(super) fn choose(request: &Request<'_>) -> Choice {
     let way = mixed
         .filter(|mixed| [&way, &without].iter().all(|other| mixed.is_lighter(other, WORTH_PERCENT)))
         .unwrap_or(way);
-    let compared = format!(
-        "the busiest link carries {:.2} of the buffer each way with {reducers} reducer{}, {:.2} without",
-        way.of_buffer(),
-        if reducers == 1 { "" } else { "s" },
-        without.of_buffer()
-    );
+    let (loaded, unloaded) = (way.of_buffer(), without.of_buffer());
     let later = later.filter(|sums| sums.is_lighter(&without, 100)).map_or(String::new(), |sums| {
-        format!("; from {} B up, hosts that add up first make it {:.2}", sums.least, sums.of_buffer())
+        format!("; from {} up, {:.2} x if each host sums first", ByteCount(sums.least), sums.of_buffer())
     });
     if way.is_lighter(&without, 100) {
         let Way { algorithm, least, also, .. } = way;
-        return Choice {
-            algorithm,
-            why: format!("{compared}, and {bytes} B are at least {least}{also}{later}"),
-        };
+        let compared = pays(request, least, loaded, unloaded);
+        return Choice { algorithm, why: format!("{compared}{also}{later}") };
     }
+    let compared = does_not_pay(request, loaded, unloaded);
     Choice { algorithm: without.algorithm, why: format!("{compared}{later}; {}", stages.why) }
+}
+
+/// Why reducers are used: they leave less of the buffer to the busiest link.
+pub(super) fn pays(request: &Request<'_>, least_bytes: u64, with: f64, without: f64) -> String {
+    let (bytes, least, reducers) = (ByteCount(request.bytes), ByteCount(least_bytes), reducers(request));
+    format!(
+        "{bytes} >= {least}, so {reducers} pay{}: {with:.2} x the buffer per link instead of {without:.2} x",
+        if request.reducers == 1 { "s" } else { "" }
+    )
+}
+
+/// Why they are not used.
+pub(super) fn does_not_pay(request: &Request<'_>, with: f64, without: f64) -> String {
+    let does = if request.reducers == 1 { "does" } else { "do" };
+    format!("{} {does} not pay: {with:.2} x the buffer per link, {without:.2} x without", reducers(request))
+}
+
+fn reducers(request: &Request<'_>) -> String {
+    format!("{} reducer{}", request.reducers, if request.reducers == 1 { "" } else { "s" })
 }
 
 /// Each worker sends its whole buffer.
@@ -101,7 +116,7 @@ fn sums(request: &Request<'_>) -> Option<Way> {
         busiest: (wide * n * k).max(received * n),
         whole: n * k,
         least: REDUCTION_SERVER_BYTES.max(HOST_CHUNK_BYTES * u64::from(schedule.cut().chunks())),
-        also: "; each host adds up what its workers have first",
+        also: "; each host sums its workers first",
     })
 }
 
@@ -119,7 +134,7 @@ fn mixed(request: &Request<'_>) -> Option<Way> {
         busiest: (chunks - worker + (n - 1) * worker).max(n * reducer),
         whole: chunks,
         least: REDUCTION_SERVER_BYTES.max(MIXED_CHUNK_BYTES * chunks),
-        also: "; workers fold what reducers do not",
+        also: "; workers sum the rest",
     })
 }
 

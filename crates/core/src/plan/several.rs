@@ -3,6 +3,8 @@
 use super::{
     Choice, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS, REDUCTION_SERVER_BYTES,
     Request, STAR_BYTES, busiest_link, is_one_host,
+    served::{does_not_pay, pays},
+    size::ByteCount,
 };
 use crate::algorithm::{Algorithm, Layout};
 use alloc::{format, vec};
@@ -14,17 +16,20 @@ pub(super) fn choose(request: &Request<'_>) -> Choice {
     let most_in_one_shot = if here { ONE_SHOT_BYTES_HERE } else { ONE_SHOT_BYTES };
     let inputs = group.inputs();
     if few && in_all <= most_in_one_shot && bytes <= ONE_SHOT_MESSAGE {
-        let why = format!("one round, and {inputs} inputs of {bytes} B are at most {most_in_one_shot} B");
+        let why =
+            format!("one round: {inputs} inputs of {} <= {}", ByteCount(bytes), ByteCount(most_in_one_shot));
         Choice { algorithm: Algorithm::OneShot, why }
     } else if here && !few && in_all <= STAR_BYTES {
         let why = format!(
-            "few messages inside a host, and {inputs} inputs of {bytes} B are at most {STAR_BYTES} B"
+            "few messages inside a host: {inputs} inputs of {} <= {}",
+            ByteCount(bytes),
+            ByteCount(STAR_BYTES)
         );
         Choice { algorithm: Algorithm::Star, why }
     } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {
         by_load(request)
     } else {
-        let why = format!("{inputs} inputs of {} ranks go to where they are added up", group.size());
+        let why = format!("{inputs} inputs of {} ranks go to the ranks that sum them", group.size());
         Choice { algorithm: Algorithm::radix(vec![]), why }
     }
 }
@@ -33,18 +38,12 @@ pub(super) fn choose(request: &Request<'_>) -> Choice {
 fn by_load(request: &Request<'_>) -> Choice {
     let (with, without) = (Algorithm::ReductionServer, Algorithm::radix(vec![]));
     let (loaded, unloaded) = (carried(request, &with), carried(request, &without));
-    let compared = format!(
-        "the busiest link carries {loaded:.2} of the buffer each way with {} reducer{}, {unloaded:.2} without",
-        request.reducers,
-        if request.reducers == 1 { "" } else { "s" }
-    );
     match loaded < unloaded {
         true => {
-            let least = REDUCTION_SERVER_BYTES;
-            let why = format!("{compared}, and {} B are at least {least}", request.bytes);
+            let why = pays(request, REDUCTION_SERVER_BYTES, loaded, unloaded);
             Choice { algorithm: with, why }
         }
-        false => Choice { algorithm: without, why: compared },
+        false => Choice { algorithm: without, why: does_not_pay(request, loaded, unloaded) },
     }
 }
 
@@ -72,17 +71,22 @@ mod tests {
             format!("{algorithm}: {why}")
         };
         let three = |bytes, hosts: &[u32], reducers| chosen(&[3, 3, 2], bytes, hosts, reducers);
-        assert_eq!(three(800, &[], 0), "one_shot: one round, and 5 inputs of 800 B are at most 4096 B");
-        assert_eq!(three(900, &[], 0), "radix: 5 inputs of 3 ranks go to where they are added up");
-        assert_eq!(three(900, &[0; 3], 2), "one_shot: one round, and 5 inputs of 900 B are at most 65536 B");
+        assert_eq!(three(800, &[], 0), "one_shot: one round: 5 inputs of 800 B <= 4 KiB");
+        assert_eq!(three(900, &[], 0), "radix: 5 inputs of 3 ranks go to the ranks that sum them");
+        assert_eq!(three(900, &[0; 3], 2), "one_shot: one round: 5 inputs of 900 B <= 64 KiB");
         let nine = chosen(&[2, 2, 3, 2, 2, 2, 2, 2, 2], 1 << 16, &[0; 9], 0);
-        assert!(nine.starts_with("star: few messages inside a host, and 16 inputs of 65536 B"), "{nine}");
+        assert!(nine.starts_with("star: few messages inside a host: 16 inputs of 64 KiB"), "{nine}");
         assert_eq!(
             three(1 << 20, &[0, 1, 2], 3),
-            "radix: the busiest link carries 2.00 of the buffer each way with 3 reducers, 2.00 without"
+            "radix: 3 reducers do not pay: 2.00 x the buffer per link, 2.00 x without"
         );
         let six = chosen(&[3, 3, 3, 3, 2, 2], 1 << 20, &[0, 1, 2, 3, 4, 5], 6);
-        assert!(six.starts_with("reduction_server: the busiest link carries 2.00"), "{six}");
-        assert!(six.ends_with("2.50 without, and 1048576 B are at least 262144"), "{six}");
+        assert!(
+            six.starts_with(
+                "reduction_server: 1 MiB >= 256 KiB, so 6 reducers pay: 2.00 x the buffer per link"
+            ),
+            "{six}"
+        );
+        assert!(six.ends_with("instead of 2.50 x"), "{six}");
     }
 }

@@ -5,7 +5,7 @@
 //! send one partial sum of each host, and stages of two have each link serve one partner at a time. Only what is scattered
 //! is partial sums, and those may be wider than inputs, so the two halves need not go the same way.
 
-use super::{FACTOR, PAIR_BYTES, Request, SHARDED_RANKS, is_one_host};
+use super::{FACTOR, PAIR_BYTES, Request, SHARDED_RANKS, is_one_host, size::ByteCount};
 use crate::algorithm::{Algorithm, Carried, carried, pieces_of_hosts};
 use crate::collective::Collective;
 use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
@@ -68,7 +68,7 @@ fn apart(request: &Request<'_>, scatter: &Way, gather: &Way) -> Stages {
         _ => way.factors.clone(),
     };
     let why = format!(
-        "{} to gather; inputs go to where they are added up, as partial sums are {} times as wide",
+        "{} to gather; inputs go to the ranks that sum them, because partial sums are {} times as wide",
         gather.why, request.widening
     );
     Stages {
@@ -81,7 +81,7 @@ fn apart(request: &Request<'_>, scatter: &Way, gather: &Way) -> Stages {
 fn single(request: &Request<'_>) -> Way {
     let workers = request.group.size();
     let (n, m) = (u64::from(workers), most_on_a_host(request));
-    let why = format!("fewest bytes in fewest rounds, and {workers} ranks are at most {SHARDED_RANKS}");
+    let why = format!("fewest bytes in fewest rounds: {workers} ranks <= {SHARDED_RANKS}");
     Way { factors: vec![], scattered: m * (n - m), gathered: m * (n - m), why }
 }
 
@@ -89,9 +89,7 @@ fn single(request: &Request<'_>) -> Way {
 fn many_stages(request: &Request<'_>) -> Way {
     let workers = request.group.size();
     let factors = vec![FACTOR; request.group.key_bits().div_ceil(FACTOR.ilog2()) as usize];
-    let why = format!(
-        "fewest bytes, in stages of {FACTOR} because {workers} ranks are too many for each to talk to every other"
-    );
+    let why = format!("fewest bytes, in stages of {FACTOR}: {workers} ranks > {SHARDED_RANKS}");
     Way { factors, why, ..single(request) }
 }
 
@@ -108,8 +106,11 @@ fn follow_hosts(request: &Request<'_>) -> Option<Way> {
     Some(if inside == 0 {
         // Inputs in the first stage, which halves them, then partial sums.
         let first = n / 2;
-        let why =
-            format!("fewest bytes, two by two, and {bytes} B for {n} ranks are at least {PAIR_BYTES} B each");
+        let why = format!(
+            "fewest bytes, two by two: {} >= {n} ranks x {}",
+            ByteCount(bytes),
+            ByteCount(PAIR_BYTES)
+        );
         Way { factors, scattered: first + widening * (n - 1 - first), gathered: n - 1, why }
     } else {
         let m = most_on_a_host(request);
@@ -124,13 +125,13 @@ fn follows(request: &Request<'_>) -> String {
     let most = most_on_a_host(request);
     let own = match are_even(request.hosts) {
         true => format!("its {most} workers"),
-        false => format!("its workers, {most} at most,"),
+        false => format!("its workers (up to {most})"),
     };
     match request.collective {
         Collective::AllGather => {
-            format!("bytes between hosts, each of which gets once what {own} have to have")
+            format!("bytes between hosts: each host receives once for {own}")
         }
-        _ => format!("bytes between hosts, each of which adds up what {own} have first"),
+        _ => format!("bytes between hosts: each host sums {own} first"),
     }
 }
 
@@ -150,10 +151,10 @@ fn hosts_in_pieces(request: &Request<'_>) -> Option<Stages> {
     };
     let mut why = match across.is_empty() {
         true => format!("fewest {}", follows(request)),
-        false => format!("few {}, in stages of {FACTOR} as ranks are many", follows(request)),
+        false => format!("few {}, in stages of {FACTOR}, because ranks are many", follows(request)),
     };
     if most > 1 && collective != Collective::AllGather {
-        why += &format!(", to {most} partial sums at most (one with HERRINGBONE_FOLD_ORDER=hosts)");
+        why += &format!(", into up to {most} partial sums (one with HERRINGBONE_FOLD_ORDER=hosts)");
     }
     let (inner, outer) = (Box::new(Algorithm::radix(vec![])), Box::new(Algorithm::radix(across)));
     let algorithm = Algorithm::Hierarchical { inner, outer };
@@ -352,7 +353,7 @@ mod tests {
             let request = large(&group, &hosts);
             let (before, stages) = (single(&request), choose(&request));
             assert_eq!(stages.algorithm, Algorithm::hierarchical());
-            assert!(stages.why.contains("adds up what its") && stages.why.contains("partial sums at most"));
+            assert!(stages.why.contains("each host sums its") && stages.why.contains("partial sums"));
             assert_eq!(stages.busiest * 100 / u64::from(group.size()), hundredths, "{sizes:?}");
             assert!(stages.busiest < before.scattered + before.gathered, "{sizes:?}");
         }
