@@ -7,8 +7,9 @@
 //! [`result`](Codec::result): by the same one where that loses next to nothing, else by [`Codec::Exact`], which loses nothing.
 //! A sum of a few numbers of few values has few values too, so it still is short, and only one rank's loss has to be fed back.
 //!
-//! Numbers are little-endian. Casts and [`TopK`](Codec::TopK) pass NaNs and infinities on. A block of another codec begins with a
-//! tag, so that one with a NaN or an infinity in it can say so: it comes out as NaNs everywhere, as the plain sum would show one.
+//! Numbers are little-endian. Casts and [`TopK`](Codec::TopK) pass NaNs and infinities on. Blocks of the other codecs
+//! begin with a tag, so that a block with a NaN or an infinity can mark it: all its elements decode to NaN, and the
+//! error shows as it does in the plain sum.
 //!
 //! ```
 //! use herringbone_core::codec::Codec;
@@ -79,7 +80,8 @@ pub enum Codec {
         /// The threshold, above 0.
         threshold: Parameter,
     },
-    /// All bits: those of the elements that are not 0, or a number for each value if there are few, or plain.
+    /// All bits: either the bits of the elements that are not 0, or a number for each value if there are few values, or
+    /// plain values.
     Exact,
 }
 
@@ -92,7 +94,7 @@ impl Codec {
         }
     }
 
-    /// The most bytes that a message of so many elements takes, which begin with a block, its prefix included.
+    /// The most bytes that a message of `elements` elements takes, with its prefix. The message begins with a block.
     pub fn bound(self, elements: usize) -> usize {
         let (blocks, rest) = (elements / BLOCK, elements % BLOCK);
         let rest = if rest == 0 { 0 } else { self.block_bound(rest) };
@@ -145,10 +147,10 @@ impl Codec {
         }
     }
 
-    /// Appends the code of a block of values plus what was left of earlier ones, and says what is left now.
+    /// Appends the code of a block of values plus the earlier error, and returns the new error.
     ///
-    /// What is left is what the receiver lacks. Of a block that is not finite nothing is taken from what was left before, and
-    /// where a value becomes infinite nothing is left.
+    /// The error is the part that the receiver lacks. A block that is not finite takes nothing from the earlier error,
+    /// and a value that becomes infinite leaves no error.
     ///
     /// # Panics
     /// If the lengths differ, or are above [`BLOCK`].
@@ -274,7 +276,7 @@ impl Codec {
         Ok(bytes)
     }
 
-    /// Checks a message of so many elements, without its prefix: after that it is decoded without an error.
+    /// Checks a message of `elements` elements, without its prefix. A message that passes decodes without an error.
     ///
     /// # Errors
     /// [`CodedError`] for what the codec never writes.

@@ -109,7 +109,8 @@ impl Collective {
         }
     }
 
-    /// The collective of a [`code`](Self::code). `root` counts only where there is one; `None` for an unknown code.
+    /// The collective of a [`code`](Self::code). `root` is used only by collectives that have one. `None` for an
+    /// unknown code.
     pub fn from_code(code: u8, root: Rank) -> Option<Self> {
         Self::all(root).get(usize::from(code).checked_sub(1)?).copied()
     }
@@ -328,7 +329,7 @@ pub struct Viewpoint<'a> {
 /// How long the chunks of a worker's buffers are.
 #[derive(Clone, Copy, Debug)]
 pub enum Lengths<'a> {
-    /// So many elements of so many bytes: of the whole buffer, or of each part that the caller owns.
+    /// The number and size of the elements: of the whole buffer, or of each part that the caller owns.
     Even {
         /// The elements.
         count: usize,

@@ -1,6 +1,6 @@
 //! What folding means, element by element.
 //!
-//! For every pair of a [`DType`] and a [`ReduceOp`] there is one [`Reduction`]: how an input element is lifted into
+//! Every pair of a [`DType`] and a [`ReduceOp`] has one [`Reduction`]. It defines how an input element is lifted into
 //! the accumulator's type, how two partial results merge, and how the last one is finished. [`dispatch`] finds it.
 //! Everything that folds (the interpreter here, every kernel in `herringbone-sys`) takes its meaning from this module.
 //!
@@ -49,7 +49,7 @@ pub trait Reduction: 'static {
     /// `contributors` is converted to the accumulator's type: exact up to 2^24 for f32, always for the others.
     ///
     /// # Panics
-    /// Of an integer average, if there are no contributors.
+    /// If an integer average has no contributors.
     fn scale(acc: Self::Acc, _contributors: u32) -> Self::Acc {
         acc
     }
@@ -75,8 +75,9 @@ pub trait Visitor {
     fn visit<R: Reduction>(self) -> Self::Output;
 }
 
-/// Calls `visitor` with the [`Reduction`] of `op` on elements of `dtype`; or with that of another type, where it makes the same
-/// bytes of the same bytes: sums of unsigned integers are those of signed ones, and bits are joined byte by byte.
+/// Calls `visitor` with the [`Reduction`] of `op` on elements of `dtype`. A reduction of another type replaces it where
+/// both make the same bytes from the same bytes: unsigned integers are summed as signed ones, and bits are joined byte
+/// by byte.
 ///
 /// # Panics
 /// If the operation does not [take](ReduceOp::takes) the type.

@@ -1,12 +1,13 @@
 //! One rank in one operation: what it may do now, what it waits for, and what it tells the other ranks.
 //!
-//! An [`Execution`] runs a [`Prepared`] program and has no data, no memory and no links. It says which step of which
-//! segment may run ([`next`](Execution::next)), whether a message may go ([`offer`](Execution::offer)), and where one that
-//! arrives belongs ([`landing`](Execution::landing)). Whoever drives it does the work and says what is done. There are three
-//! drivers, and no second copy of these rules: the executor, which has memory and links; the
-//! [simulator](crate::simulate), which has costs and a clock; and the test of deadlocks, an adversary that chooses who goes on.
+//! An [`Execution`] runs a [`Prepared`] program and has no data, no memory and no links. It decides which step of which
+//! segment can run ([`next`](Execution::next)), whether a message can be sent ([`offer`](Execution::offer)), and where
+//! an arriving message belongs ([`landing`](Execution::landing)). Its driver does the work and reports what is done.
+//! Three drivers share these rules. The executor has memory and links, the [simulator](crate::simulate) has costs and a
+//! clock, and the test of deadlocks is an adversary that chooses which rank continues.
 //!
-//! Segments follow each other as [`lane`](crate::session::lane) says, where also stands why nothing waits for ever.
+//! Segments follow each other as [`lane`](crate::session::lane) describes. That module also explains why no rank waits
+//! forever.
 
 mod peers;
 mod rules;
@@ -49,7 +50,7 @@ pub trait Members {
 pub enum Signal {
     /// How many segments the sender of this is done with; the first one also says that it has begun.
     Grant(u32),
-    /// Of a reducer: all workers hold the whole result.
+    /// A reducer reports that all workers hold the whole result.
     Stable,
 }
 
@@ -70,7 +71,7 @@ pub enum SendDecision {
 /// How far an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionProgress {
-    /// It goes on.
+    /// It continues.
     Running,
     /// The user can have it back; others may still read its slots.
     Complete,
@@ -94,9 +95,9 @@ pub struct Participant {
 /// How far an operation is, in segments that are counted from the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentProgress {
-    /// Those that have begun.
+    /// The number of segments that have begun.
     pub begun: u32,
-    /// Those that are done.
+    /// The number of segments that are done.
     pub finished: u32,
     /// How many finished ones the others know of.
     granted: u32,
@@ -292,8 +293,8 @@ impl Execution {
         core::mem::take(&mut self.counts.blocked)
     }
 
-    /// So many of a send's messages need their source no more: the kernel has them, or their links are of no use any more.
-    /// Returns whether the send is complete.
+    /// `messages` of a send's messages no longer need their source: the kernel has them, or their links are not needed
+    /// any more. Returns whether the send is complete.
     #[inline]
     pub fn handed_over(&mut self, ready: SegmentStep, messages: u16) -> bool {
         let at = self.at(ready);

@@ -1,8 +1,8 @@
 //! Who folds with whom: a group's fold keys and its canonical tree.
 //!
-//! The **canonical tree** of a group is the binary trie of its members' fold keys: partial sums meet at the highest
-//! bit in which their keys differ. It fixes the *shape* of every sum; who holds a partial sum, and which side sends,
-//! is free, because a + b and b + a are the same bits here (see [`element`](crate::element)).
+//! The **canonical tree** of a group is the binary trie of its members' fold keys: partial sums meet at the highest bit
+//! in which their keys differ. It fixes the *shape* of every sum. The holder of a partial sum and the side that sends
+//! are free, because a + b and b + a are the same bits here (see [`element`](crate::element)).
 
 use crate::choice::choices;
 use alloc::{borrow::Cow, collections::BTreeSet, vec, vec::Vec};
@@ -50,8 +50,8 @@ pub enum FoldObstacle {
 }
 
 impl FoldOrder {
-    /// What keeps it from being had where workers lie on these hosts and in these sites, one number for each: nothing for
-    /// [`Ranks`](Self::Ranks), and no site counts but for [`Sites`](Self::Sites).
+    /// The reason why workers on these hosts and in these sites (one number for each) cannot have this order.
+    /// [`Ranks`](Self::Ranks) has none, and only [`Sites`](Self::Sites) uses the sites.
     pub fn obstacle(self, hosts: &[u32], sites: &[u32]) -> Option<FoldObstacle> {
         match self {
             Self::Ranks => None,
@@ -154,7 +154,8 @@ impl Group {
         }
     }
 
-    /// The group whose fold keys are these, and whose members have so many inputs each, in order: one or more.
+    /// The group with these fold keys, whose members have these numbers of inputs, in order: one or more for each
+    /// member.
     ///
     /// # Errors
     /// [`GroupError::Inputs`].
@@ -185,7 +186,8 @@ impl Group {
         Cow::Owned(Self { keys, ends: Vec::new(), contributors: self.contributors })
     }
 
-    /// The same group, whose members' inputs are sums of so many contributions in all: an average divides by that.
+    /// The same group, whose members' inputs are sums of `contributors` contributions in all. An average divides by
+    /// that number.
     ///
     /// # Errors
     /// [`GroupError::NoContributors`].
@@ -275,8 +277,9 @@ pub(crate) fn is_node(keys: &[u32], run: &Range<Rank>) -> bool {
     before.is_none_or(outside) && keys.get(run.end as usize).is_none_or(outside)
 }
 
-/// How many merges follow each of a list of partial sums, so that folding them from left to right with a stack gives
-/// the canonical tree over `keys` (one key per partial sum, strictly ascending; any key of the partial sum's node will do).
+/// The number of merges after each partial sum of a list. Folding from left to right with a stack and these merges
+/// gives the canonical tree over `keys`. There is one key per partial sum, any key of the partial sum's node, and keys
+/// ascend strictly.
 ///
 /// The stack never holds more than log2(number of keys) + 1 partial sums.
 ///

@@ -50,10 +50,10 @@ pub enum InterpretError {
 
 /// Runs a schedule on numbers, and gives every worker's output.
 ///
-/// `count` and the lengths of inputs and outputs are as [`Collective::elements_of`] and
-/// [`Collective::output_elements`] say; numbers lie in little-endian bytes. The input of a worker that has none (in a
-/// broadcast, all but the root) is not looked at. The output of a worker that has none (in a reduce, all but the
-/// root) is all zeroes. Of collectives that do not fold, `dtype` matters only for its size, and `op` not at all.
+/// `count` and the lengths of inputs and outputs follow [`Collective::elements_of`] and
+/// [`Collective::output_elements`]. Numbers are little-endian bytes. The input of a worker that has none (in a
+/// broadcast, all but the root) is not looked at. The output of a worker that has none (in a reduce, all but the root)
+/// is all zeroes. Collectives that do not fold use only the size of `dtype`, and ignore `op`.
 ///
 /// # Errors
 /// If the inputs do not fit.
@@ -76,7 +76,7 @@ pub fn interpret(
     Ok(run(&task, inputs, Vec::new())?.0)
 }
 
-/// The same where parts differ in length: `parts` are those of each worker.
+/// The same if parts differ in length: `parts` has the length of each worker's part.
 ///
 /// # Errors
 /// If the inputs do not fit.
@@ -93,8 +93,8 @@ pub fn interpret_uneven(
     Ok(run(&task, inputs, Vec::new())?.0)
 }
 
-/// Runs an all-reduce of f32 whose schedule has coded messages. `left` has, for each worker, what was left of every element
-/// before, and what is left after it; nothing, if nothing is fed back.
+/// Runs an all-reduce of f32 whose schedule has coded messages. `left` has each worker's error of every element, before
+/// the call and after it. It is empty without error feedback.
 ///
 /// # Errors
 /// If the inputs do not fit, or what is left has another number of elements.

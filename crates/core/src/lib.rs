@@ -46,8 +46,8 @@
 //! | [`table`] | what workers push to and pull from servers, and which pushes a pull sees |
 //! | [`replay`] | how a program that loses a process continues where it was |
 //! | [`prepare`], [`execution`], [`simulate`] | what a rank does next, segment by segment, and how long that takes |
-//! | [`training`] | how long a training's step takes that sums its gradients meanwhile |
-//! | [`search`] | which schedule is better on given machines than those of algorithms |
+//! | [`training`] | how long a step of a training takes that sums gradients while it computes |
+//! | [`search`] | which schedule is better on given machines than the algorithms' schedules |
 //!
 //! The crate is `no_std`, forbids `unsafe` and has no dependency that does I/O, so the compiler itself keeps clocks,
 //! threads, sockets, the environment and hash order out of every decision.

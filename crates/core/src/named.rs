@@ -1,14 +1,14 @@
 //! Operations that have names: ranks submit them in any order, and all ranks run them in the same one.
 //!
-//! Each rank has a [`Negotiator`]. Once per cycle, and only while there is something to say, all ranks combine one vector of
-//! bits by *or*. It says which operations of the [`ResponseCache`] each rank is ready for, so in a steady state that is all
-//! that is sent. What the cache does not have goes to rank 0 as a list; its [`Coordinator`] counts the ranks of
-//! each name, checks that they ask for the same, and answers all of them. Then every rank makes the same [plan of
-//! fusion](fuse()) from the same responses.
+//! Each rank has a [`Negotiator`]. Once per cycle, if any rank has something to report, all ranks combine one vector of
+//! bits by *or*. It marks the operations of the [`ResponseCache`] for which each rank is ready, so in a steady state
+//! nothing else is sent. Operations that are not in the cache go to rank 0 as a list. Its [`Coordinator`] counts the
+//! ranks of each name, checks that they ask for the same, and answers all of them. Then every rank makes the same [plan
+//! of fusion](fuse()) from the same responses.
 //!
-//! Nothing here does I/O. A caller asks for what this rank [says](Negotiator::call), has it combined, hands back what
-//! [was agreed](Negotiator::agreed), brings the lists to rank 0 and its answers to all, and runs what is
-//! [decided](Negotiator::decide). Names, semantics and texts of errors are Horovod's.
+//! Nothing here does I/O. A caller combines this rank's [bits](Negotiator::call) with the others', hands back the
+//! [agreement](Negotiator::agreed), brings the lists to rank 0 and its answers to all, and runs the
+//! [decided](Negotiator::decide) operations. Names, semantics and texts of errors are Horovod's.
 
 mod cache;
 mod checks;

@@ -1,5 +1,5 @@
-//! How a program that loses a process continues where it was: the protocol of RABIT (Chen, Cano, Zhou, "RABIT: A Reliable Allreduce
-//! and Broadcast Interface", 2015), without a round of consensus for each call.
+//! How a program that loses a process continues from the same call. The protocol is RABIT's (Chen, Cano, Zhou, "RABIT:
+//! A Reliable Allreduce and Broadcast Interface", 2015), without a round of consensus for each call.
 //!
 //! A program makes the same calls on all ranks, and ends each **version** of its model with a checkpoint. Each rank keeps the results
 //! of the calls since the last checkpoint. If a process ends, the others pause in their next call until a new one has its place. It
@@ -16,9 +16,9 @@
 //! results of all calls that any of them has completed. So a call runs on all ranks or on none, and no rank has to ask. If anything
 //! fails, it begins again with the first step.
 //!
-//! A **checkpoint** is an all-gather, in which the ranks say what they have. If they have local models, each hands its own to the next
-//! ranks, and a barrier follows. So a rank that is one version ahead proves that all others are in that checkpoint, and have all that
-//! belongs to it: if they learn of it in an exchange, they install it, too.
+//! A **checkpoint** is an all-gather, in which each rank reports what it has. If they have local models, each hands its
+//! own to the next ranks, and a barrier follows. So a rank that is one version ahead proves that all others are in that
+//! checkpoint, and have everything that belongs to it. If they learn of it in an exchange, they install it, too.
 //!
 //! A **lazy** checkpoint keeps the program's own model, which is turned into bytes only if somebody asks. The program changes it after
 //! the last call of the next version, so those who are in that version's checkpoint cannot give the old one any more. In its place

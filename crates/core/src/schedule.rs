@@ -23,7 +23,7 @@ use core::{fmt, ops::Range};
 /// A piece of the user's buffer, numbered from 0; the unit that every step moves or folds.
 pub type Chunk = u32;
 
-/// Chunks that follow each other: those that a step is for.
+/// Consecutive chunks that one step works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkRun {
     /// The first.
@@ -33,7 +33,7 @@ pub struct ChunkRun {
 }
 
 impl ChunkRun {
-    /// Of one chunk.
+    /// A run of one chunk.
     pub fn one(chunk: Chunk) -> Self {
         Self { first: chunk, span: 1 }
     }
@@ -131,7 +131,7 @@ impl Cut {
         elements(edges.start)..elements(edges.end)
     }
 
-    /// Of how many elements chunks and segments are multiples, where `grain` is that of a cut that may be anywhere.
+    /// Chunks and segments are multiples of this number of elements. It is `grain` if the schedule can be cut anywhere.
     pub fn grain(&self, grain: usize) -> usize {
         if self.is_coded() { BLOCK } else { grain }
     }
@@ -168,9 +168,9 @@ impl Form {
 /// A place for one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// The user's buffer at a chunk: the input until this rank first writes the chunk, then the output. Always [`Form::Plain`].
-    /// Of a worker with several inputs, number i * C + c is chunk c of input i, where the buffer has C chunks; only those of its
-    /// first input are written.
+    /// The user's buffer at a chunk: the input until this rank first writes the chunk, then the output. Always
+    /// [`Form::Plain`]. For a worker with several inputs and a buffer of C chunks, number i * C + c is chunk c of input
+    /// i. Only the chunks of its first input are written.
     User(Chunk),
     /// A buffer that the schedule owns, of the form listed in [`Program::slots`].
     Slot(u32),
@@ -279,8 +279,8 @@ pub enum Step {
         /// The destination.
         into: Place,
     },
-    /// Encode what is at a place. An input, or a partial result, takes what was left of earlier ones with it, so each rank
-    /// encodes a chunk but once.
+    /// Encode the data at a place. An input, or a partial result, takes the earlier error with it, so each rank encodes
+    /// a chunk only once.
     Encode {
         /// What is to be coded.
         from: Place,
@@ -299,7 +299,7 @@ pub enum Step {
 }
 
 impl Place {
-    /// The place so many further on.
+    /// The place `offset` chunks further on.
     pub fn shifted(self, offset: u32) -> Self {
         match self {
             Self::User(chunk) => Self::User(chunk.saturating_add(offset)),
@@ -309,7 +309,7 @@ impl Place {
 }
 
 impl Origin {
-    /// The same of the chunk so many further on.
+    /// The same origin for the chunk `offset` further on.
     pub fn shifted(self, offset: u32) -> Self {
         match self {
             Self::At(place) => Self::At(place.shifted(offset)),
@@ -319,7 +319,7 @@ impl Origin {
 }
 
 impl Source {
-    /// The same of the chunk so many further on.
+    /// The same source for the chunk `offset` further on.
     pub fn shifted(self, offset: u32) -> Self {
         Self { from: self.from.shifted(offset), ..self }
     }
@@ -346,9 +346,9 @@ impl Step {
 
 /// What one rank does. Built with [`ProgramBuilder`].
 ///
-/// A step of a schedule whose chunks lie [side by side](Schedule::side_by_side) may stand for several: it does to so many chunks
-/// that follow each other, in as many places that follow each other, what it does to the first, and what it sends or receives of them
-/// is one message. This number is its [span](Self::span).
+/// In a schedule whose chunks lie [side by side](Schedule::side_by_side) a step can stand for several consecutive
+/// chunks. Their number is its [span](Self::span). It treats each chunk like the first, in consecutive places, and
+/// sends or receives all of them as one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Program {
     slots: Vec<Form>,
@@ -380,8 +380,8 @@ impl Program {
         self.spans.iter().copied().max().map_or(1, u32::from)
     }
 
-    /// The same with one step, and one message, for each chunk: what comes to lie where is the same, so that it serves to look at
-    /// places and bytes, but not at messages.
+    /// The same program with one step, and one message, for each chunk. The same data ends in the same places, so it
+    /// shows places and bytes, but not messages.
     pub fn chunk_by_chunk(&self) -> Cow<'_, Self> {
         if self.spans.is_empty() {
             return Cow::Borrowed(self);
@@ -410,7 +410,8 @@ impl Program {
         &self.sources[run.start as usize..(run.start + run.len) as usize]
     }
 
-    /// The places that a step reads and writes; of several chunks, those of the first.
+    /// The places that a step reads and writes. If it stands for several chunks, these are the places of the first
+    /// chunk.
     pub fn places(&self, step: &Step) -> impl Iterator<Item = Place> + use<'_> {
         let (places, sources) = match *step {
             Step::Send { from, .. } => ([Some(from), None], &[][..]),
@@ -493,8 +494,9 @@ impl Schedule {
         Self { workers, reducers, cut, side_by_side: false, programs: Programs::Written(Box::new(writer)) }
     }
 
-    /// A schedule in which all workers do the same, and so do all reducers, of which there are as many or none: `first` makes the
-    /// programs of the first worker and of the first reducer, and those of others are their [counterparts](Symmetry::counterpart).
+    /// A schedule in which all workers do the same, and so do all reducers. There are as many reducers as workers, or
+    /// none. `first` makes the programs of the first worker and of the first reducer, and the programs of the others
+    /// are their [counterparts](Symmetry::counterpart).
     ///
     /// # Panics
     /// If shifts move chunks, and there are not as many as workers.
@@ -526,8 +528,9 @@ impl Schedule {
         Self { workers, reducers, cut, side_by_side: false, programs: Programs::Listed(programs) }
     }
 
-    /// The same with chunks that lie side by side in each segment, as steps with a [span](Program::span) need them: a segment is a
-    /// piece of the buffer, and is cut into chunks. Otherwise a chunk is a piece of the buffer, and is cut into segments.
+    /// The same schedule with chunks that lie side by side in each segment, as steps with a [span](Program::span) need
+    /// them. A segment is a piece of the buffer, and is cut into chunks. Otherwise a chunk is a piece of the buffer,
+    /// and is cut into segments.
     pub fn with_chunks_side_by_side(self) -> Self {
         Self { side_by_side: true, ..self }
     }

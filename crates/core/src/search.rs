@@ -1,14 +1,15 @@
-//! Looks for an all-reduce that is better on given machines than those of the list: where ports are unequal, or links are slow or
-//! missing.
+//! Looks for an all-reduce that is better on given machines than the algorithms' schedules, where ports are unequal, or
+//! links are slow or missing.
 //!
-//! Nothing depends on how it was found: a schedule that is found is [proved](crate::verify), [simulated](crate::simulate) and
-//! written as a text like any other one, and a job takes it from a file (`HERRINGBONE_PLAN="all_reduce:64K-inf:file=PATH"`).
+//! A schedule that is found is used like any other: it is [proved](crate::verify), [simulated](crate::simulate) and
+//! written as a text, and a job takes it from a file (`HERRINGBONE_PLAN="all_reduce:64K-inf:file=PATH"`).
 //!
-//! What is searched: for each chunk of the buffer who holds the partial sum of each node of the group's canonical tree, and along which tree
-//! the result goes out. So all bits stay those of other algorithms. Where two ranks have no link, or a slow one, what one sends to the
-//! other goes through others. A [round](ScheduleSearch::round) begins with a draft that is like `radix`, `tree` or `hierarchical`, or follows the
-//! shortest ways, or with one that was good; then it tries many small moves, by what they keep busy: ports, links and
-//! threads. The simulator has the last word.
+//! The search chooses, for each chunk of the buffer, which rank holds the partial sum of each node of the group's
+//! canonical tree, and along which tree the result is sent. So the results have the same bits as with the other
+//! algorithms. If the link between two ranks is slow or missing, other ranks forward the message. A
+//! [round](ScheduleSearch::round) begins with a good earlier schedule or a draft: one like `radix`, `tree` or
+//! `hierarchical`, or one that follows the shortest ways. Then it tries many small moves and compares how long they
+//! keep ports, links and threads busy. The simulator decides.
 //!
 //! A seed and a number of rounds fix the result.
 //!

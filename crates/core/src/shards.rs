@@ -1,10 +1,10 @@
 //! Shards: a training's logical world, which its workers only carry. So its results do not depend on how many workers there are.
 //!
-//! A job has a fixed number of **shards**, each with its own samples, random numbers and gradient. Each worker carries a run of
-//! consecutive shards. The sum of all gradients follows the [canonical tree](crate::group) over the numbers of the shards: a worker
-//! folds those of its own that lie below one **node** of that tree, of which its run has one or several, and the workers fold the
-//! nodes' partial sums. As EasyScale (Li et
-//! al., SC 2023) does for GPUs, but for sums the order of which is fixed, so that the bits are those of a single worker.
+//! A job has a fixed number of **shards**, each with its own samples, random numbers and gradient. Each worker carries
+//! a run of consecutive shards. The sum of all gradients follows the [canonical tree](crate::group) over the numbers of
+//! the shards. A worker's run covers one or several **nodes** of that tree. The worker folds its own shards below each
+//! node, and the workers fold the nodes' partial sums. EasyScale (Li et al., SC 2023) does this for GPUs. Here the
+//! order of sums is fixed, so the bits are the bits of a single worker.
 //!
 //! ```
 //! use herringbone_core::shards::ShardRuns;
@@ -76,8 +76,8 @@ pub struct ShardFold {
 }
 
 impl ShardRuns {
-    /// Runs that are one node of the canonical tree each, so that each worker sends one partial sum; the longest is as short as that
-    /// allows. Of 8 shards three workers carry 2, 2 and 4.
+    /// Runs that are one node of the canonical tree each, so that each worker sends one partial sum; the longest is as
+    /// short as that allows. With 8 shards three workers carry 2, 2 and 4.
     ///
     /// # Errors
     /// [`ShardsError::Number`], [`ShardsError::NoWorkers`].
@@ -96,8 +96,8 @@ impl ShardRuns {
         Self::of_lengths(&lengths)
     }
 
-    /// Runs whose lengths differ by one at most, the longer ones first: a worker sends a partial sum for each node that its run is
-    /// made of. Of 8 shards three workers carry 3, 3 and 2.
+    /// Runs whose lengths differ by one at most, the longer ones first: a worker sends a partial sum for each node that
+    /// its run is made of. With 8 shards three workers carry 3, 3 and 2.
     ///
     /// # Errors
     /// [`ShardsError::Number`], [`ShardsError::NoWorkers`].
@@ -187,9 +187,9 @@ impl ShardRuns {
         folds
     }
 
-    /// The group in which the workers fold their nodes' partial sums: each is an input, whose fold key is the node's first shard, and
-    /// averages divide by the number of shards. Workers without shards have one input with a key behind all, and give -0.0, which
-    /// changes no sum.
+    /// The group in which the workers fold their nodes' partial sums. Each sum is an input whose fold key is the node's
+    /// first shard, and averages divide by the number of shards. Workers without shards have one input with a key
+    /// behind all, and give -0.0, which changes no sum.
     pub fn group(&self) -> Group {
         let behind = self.shards().next_power_of_two();
         let (mut keys, mut inputs) =

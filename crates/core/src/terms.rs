@@ -1,8 +1,8 @@
 //! What each rank holds after each round, as sums of inputs: a0+b0 is rank 0's chunk 0 and rank 1's.
 //!
-//! [`history`] runs a proven schedule on terms, by the steps that [`interpret`](crate::interpret) runs on numbers, so a picture of
-//! it shows what runs. Terms are those of the proof: equal terms mean equal bits. Letters name inputs and numbers chunks, as in
-//! Patarasuk and Yuan's ring (2009) and most pictures since.
+//! [`history`] runs a proven schedule on terms, by the steps that [`interpret`](crate::interpret) runs on numbers, so a
+//! picture of it shows what runs. Terms are the terms of the proof: equal terms mean equal bits. Letters name inputs
+//! and numbers chunks, as in Patarasuk and Yuan's ring (2009) and most pictures since.
 
 mod text;
 
@@ -81,7 +81,7 @@ pub struct TermMessage {
     pub from: Rank,
     /// The receiver.
     pub to: Rank,
-    /// Of which chunk it is.
+    /// The chunk that it is about.
     pub chunk: Chunk,
     /// What it carries.
     pub term: TermNumber,
@@ -161,8 +161,8 @@ impl TermHistory {
         }
     }
 
-    /// What a rank holds of a chunk after so many rounds. Of several terms, such as an input and a sum, it is the one of the most
-    /// inputs, and of these a result.
+    /// The term that a rank holds of a chunk after `rounds` rounds. If it holds several terms, such as an input and a
+    /// sum, this is the one of the most inputs, and a result rather than a sum.
     pub fn held(&self, rounds: usize, rank: Rank, chunk: Chunk) -> Option<TermNumber> {
         let held = rounds.checked_sub(1).map_or(&self.start, |round| &self.rounds[round].held);
         held[(rank * self.chunks + chunk) as usize]
@@ -199,7 +199,7 @@ pub fn history(schedule: &Verified, limits: HistoryLimits) -> Result<TermHistory
 }
 
 impl HistoryLimits {
-    /// Whether a schedule of so many workers and reducers can be followed, as far as that is known before it is made.
+    /// Whether a schedule of this many ranks can be followed, as far as that is known before it is made.
     ///
     /// # Errors
     /// [`HistoryError::Ranks`] if not.

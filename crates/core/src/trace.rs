@@ -1,7 +1,7 @@
 //! Traces that Perfetto and chrome://tracing open: a list of events in the JSON Array Format of Chrome's "Trace Event Format".
 //!
-//! One writer serves all traces. It writes as it goes, so a long trace needs no memory, and a file that ends in the middle,
-//! because its process died, is still readable: the format allows that the closing bracket is missing.
+//! One writer serves all traces. It writes as it goes, so a long trace needs no memory. A file that ends in the middle,
+//! because its process died, is still readable: the format permits a missing closing bracket.
 
 pub mod timeline;
 
@@ -143,7 +143,7 @@ impl ChromeEvent<'_> {
     /// Writes it as an object, without what separates it from others in a list.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn write(&self, out: &mut impl Write) -> Result {
         let Self { phase, row: TraceRow { process, thread }, .. } = *self;
         write!(out, "{{\"ph\":\"{}\",\"pid\":{process},\"tid\":{thread}", phase.letter())?;
@@ -194,7 +194,7 @@ impl<W: Write> TraceWriter<W> {
     /// Begins the list.
     ///
     /// # Errors
-    /// Those of `out`, as in all methods.
+    /// An error of `out`, as in all methods.
     pub fn new(mut out: W) -> core::result::Result<Self, core::fmt::Error> {
         out.write_str("[")?;
         Ok(Self { out, is_empty: true })
@@ -203,7 +203,7 @@ impl<W: Write> TraceWriter<W> {
     /// Says what the whole trace is about, in an event that viewers leave out.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn about(&mut self, name: &str, arguments: &[(&str, Argument<'_>)]) -> Result {
         self.metadata(TraceRow { process: 0, thread: 0 }, name, arguments)
     }
@@ -211,7 +211,7 @@ impl<W: Write> TraceWriter<W> {
     /// Says something about a row or its process that is no event.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn metadata(&mut self, row: TraceRow, name: &str, arguments: &[(&str, Argument<'_>)]) -> Result {
         self.event(&ChromeEvent { name, arguments, ..ChromeEvent::new(TracePhase::Metadata, row) })
     }
@@ -219,7 +219,7 @@ impl<W: Write> TraceWriter<W> {
     /// Names a process and puts it at its number's place among the others.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn process(&mut self, process: u32, name: &str) -> Result {
         let row = TraceRow { process, thread: 0 };
         self.metadata(row, "process_name", &[("name", Argument::Text(name))])?;
@@ -229,7 +229,7 @@ impl<W: Write> TraceWriter<W> {
     /// Names a row.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn thread(&mut self, row: TraceRow, name: &str) -> Result {
         self.metadata(row, "thread_name", &[("name", Argument::Text(name))])?;
         self.metadata(row, "thread_sort_index", &[("sort_index", Argument::Whole(u64::from(row.thread)))])
@@ -238,7 +238,7 @@ impl<W: Write> TraceWriter<W> {
     /// Something that lasted from `start` for `duration`.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn span(
         &mut self,
         row: TraceRow,
@@ -254,7 +254,7 @@ impl<W: Write> TraceWriter<W> {
     /// Something that begins; the next [`end`](Self::end) of its row that has no other beginning ends it.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn begin(
         &mut self,
         row: TraceRow,
@@ -266,10 +266,10 @@ impl<W: Write> TraceWriter<W> {
         self.event(&ChromeEvent { name, at: Some(at), arguments, ..event })
     }
 
-    /// The end of what began last in a row; its arguments join those of the beginning.
+    /// Ends the span that began last in a row. Its arguments join the arguments of the beginning.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn end(&mut self, row: TraceRow, at: f64, arguments: &[(&str, Argument<'_>)]) -> Result {
         self.event(&ChromeEvent { at: Some(at), arguments, ..ChromeEvent::new(TracePhase::End, row) })
     }
@@ -277,7 +277,7 @@ impl<W: Write> TraceWriter<W> {
     /// A moment, drawn across the whole trace.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn moment(&mut self, row: TraceRow, name: &str, at: f64) -> Result {
         self.event(&ChromeEvent { name, at: Some(at), ..ChromeEvent::new(TracePhase::Instant, row) })
     }
@@ -285,7 +285,7 @@ impl<W: Write> TraceWriter<W> {
     /// Ends the list and returns what was written to.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn finish(mut self) -> core::result::Result<W, core::fmt::Error> {
         self.out.write_str("\n]\n")?;
         Ok(self.out)
@@ -294,7 +294,7 @@ impl<W: Write> TraceWriter<W> {
     /// An event that was [written](ChromeEvent::write) before.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn written(&mut self, event: &str) -> Result {
         self.separate()?;
         self.out.write_str(event)
@@ -308,7 +308,7 @@ impl<W: Write> TraceWriter<W> {
     /// Any event, in a line of its own.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// An error of `out`.
     pub fn event(&mut self, event: &ChromeEvent<'_>) -> Result {
         self.separate()?;
         event.write(&mut self.out)
@@ -344,7 +344,7 @@ fn argument(out: &mut impl Write, value: Argument<'_>) -> Result {
 /// Writes a text as JSON does (RFC 8259, section 7).
 ///
 /// # Errors
-/// Those of `out`.
+/// An error of `out`.
 pub fn text(out: &mut impl Write, value: &str) -> Result {
     out.write_char('"')?;
     for character in value.chars() {

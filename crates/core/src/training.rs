@@ -1,8 +1,8 @@
 //! How long a step of data-parallel training takes: a worker's computing, its gradients in buckets, and what a sum of each costs.
 //!
-//! Wait-free back-propagation (Zhang et al., Poseidon, USENIX ATC 2017; DistributedDataParallel of Li et al., VLDB 2020): the sum of a
-//! bucket begins when its last gradient is ready, while the backward pass goes on. What of the sums lies behind the backward pass is
-//! exposed, and the step takes so much longer.
+//! The model is wait-free back-propagation (Zhang et al., Poseidon, USENIX ATC 2017; DistributedDataParallel of Li et
+//! al., VLDB 2020). The sum of a bucket begins when its last gradient is ready, while the backward pass continues. The
+//! part of the sums after the backward pass is exposed, and lengthens the step.
 //!
 //! [`buckets`] groups a step's gradients as torch does. [`timeline`] says when each bucket is summed, given what a sum costs. Costs come from
 //! outside, such as from [`simulate`](crate::simulate): this module knows no machine. Times are whole picoseconds, so all machines come to

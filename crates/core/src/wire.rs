@@ -11,9 +11,9 @@
 //! ```
 //!
 //! The header's CRC covers its first 60 bytes, the fingerprint has a CRC of its own, and the payload's CRC covers the
-//! payload alone, so that each part is checked before the next one is read. All three are CRC32C; this crate leaves
-//! the computation to its caller, who has the machine's instruction for it (see [`Checksum`]). On a socket those of the
-//! header and of the fingerprint are mixed with the frame's [seal](crate::session::handshake::Seals).
+//! payload alone. So each part is checked before the next one is read. All three are CRC32C. The caller computes them
+//! with the machine's instruction (see [`Checksum`]). On a socket the CRCs of the header and of the fingerprint are
+//! mixed with the frame's [seal](crate::session::handshake::Seals).
 
 use crate::{
     codec::{Codec, CodecCode},
@@ -46,7 +46,7 @@ const FINGERPRINT: u8 = 1 << 1;
 pub enum Kind {
     /// The next message of a lane.
     Data = 1,
-    /// The receiver's permission to send: it is done with so many segments of the operation ([`Header::segment`]).
+    /// The receiver's permission to send: it is done with [`Header::segment`] segments of the operation.
     Grant = 2,
     /// Eager slots of the lane's connection are free again; see [`Header::credits`].
     Credit = 3,
@@ -235,8 +235,8 @@ impl Kind {
 
 /// What an operation is: all that its group's members must agree on.
 ///
-/// The numbers are those of [`Collective::code`], [`DType::code`] and [`ReduceOp::code`]; a number that this version
-/// does not know is still compared.
+/// The numbers come from [`Collective::code`], [`DType::code`] and [`ReduceOp::code`]. A number that this version does
+/// not know is still compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     /// The operation, counted from 0 within the group.
@@ -306,8 +306,8 @@ impl Fingerprint {
         fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 
-    /// The same for an error that a person reads, which names all ranks by their numbers in the job: `members` has those of
-    /// the group's.
+    /// The same for an error that a person reads. It names all ranks by their numbers in the job: `members` has the
+    /// number of each of the group's ranks.
     #[must_use]
     pub fn in_job(self, members: &[u32]) -> Self {
         let root = Collective::from_code(self.collective, self.root).and_then(Collective::root);
@@ -430,8 +430,8 @@ fn name_or_code(
 ///
 /// The six words of the fingerprint go through the finalizer of SplitMix64 (Steele, Lea and Flood 2014) one after the
 /// other. Each round is a bijection of the state for a given word and of the word for a given state. So two histories
-/// that differ in one word of one operation never have the same hash afterwards, however many equal operations follow;
-/// any other two agree with a probability of about 2^-64. It guards against mistakes, not against enemies.
+/// that differ in one word of one operation never have the same hash afterwards, even if many equal operations follow.
+/// Any other two histories collide with a probability of about 2^-64. It guards against mistakes, not against enemies.
 pub fn roll(previous: u64, next: &Fingerprint) -> u64 {
     let bytes = next.to_bytes();
     bytes.chunks(8).fold(previous, absorb)

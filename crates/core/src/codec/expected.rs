@@ -5,21 +5,21 @@ use super::{BLOCK, Codec, PREFIX_BYTES, sparse};
 /// How fast a codec works, in thousandths of what [`Codec::Int8`] does on the same machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodecSpeed {
-    /// Of encoding, with what was left of the values added and what is left now noted.
+    /// The speed of encoding with error feedback: the earlier error is added and the new one is noted.
     pub encoding: u64,
-    /// Of decoding.
+    /// The speed of decoding.
     pub decoding: u64,
 }
 
 impl Codec {
-    /// How many bytes a message of so many elements is expected to take, its prefix included. Where the numbers decide, as for
-    /// [`Codec::Threshold`], this is the [`bound`](Self::bound).
+    /// The expected number of bytes of a message of `elements` elements, with its prefix. For codecs whose size depends
+    /// on the numbers, such as [`Codec::Threshold`], this is the [`bound`](Self::bound).
     pub fn expected_bytes(self, elements: usize) -> usize {
         self.bound(elements)
     }
 
-    /// How many bytes a message of so many elements of a result is expected to take, coded by this codec's
-    /// [`result`](Self::result) after the inputs of so many workers were added up. Where the numbers decide, the most.
+    /// The expected number of bytes of a message of `elements` elements of a result, the sum of `workers` inputs, in
+    /// this codec's [`result`](Self::result) form. For codecs whose size depends on the numbers, this is the maximum.
     pub fn expected_result_bytes(self, elements: usize, workers: u32) -> usize {
         let workers = workers.max(1) as usize;
         // Each worker's input has so many values in a block, so the sum has one more each time, or a product of them.

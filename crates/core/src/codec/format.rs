@@ -11,7 +11,7 @@ pub const PREFIX_BYTES: usize = 4;
 pub struct Parameter(pub(super) u32);
 
 impl Parameter {
-    /// Of this value.
+    /// The parameter with this value.
     pub const fn new(value: f32) -> Self {
         Self(value.to_bits())
     }

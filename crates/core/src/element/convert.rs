@@ -1,7 +1,8 @@
 //! 16-bit floats to f32 and back.
 //!
-//! Plain integer and float arithmetic without branches, so that a loop over it becomes vector code on any machine, and
-//! independent of whether the thread flushes denormals: no step has a denormal that matters as its operand or result.
+//! The code is plain integer and float arithmetic without branches, so a loop over it becomes vector code on any
+//! machine. The results do not depend on whether the thread flushes denormals: no step has a denormal that matters as
+//! its operand or result.
 
 use half::{bf16, f16};
 

@@ -74,8 +74,8 @@ impl DType {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::Bf16)
     }
 
-    /// The type that partial results of `op` are kept and sent in: f32 for 16-bit floats, i64 for the average of
-    /// integers (but u64 for that of u64), and otherwise the type itself.
+    /// The type in which partial results of `op` are kept and sent. It is f32 for 16-bit floats, u64 for averages of
+    /// u64, i64 for averages of other integers, and otherwise the type itself.
     pub fn accumulator(self, op: ReduceOp) -> DType {
         match (self, op) {
             (DType::F16 | DType::Bf16, _) => DType::F32,

@@ -62,7 +62,7 @@ pub trait Number: Element<Acc = Self> {
     /// The larger one; for floats IEEE 754-2019 `maximum`: a NaN if either is one, and +0 above -0.
     fn maximum(self, other: Self) -> Self;
 
-    /// The value itself, but for NaNs, of which the canonical quiet one stands for all.
+    /// The value itself, except that every NaN becomes the canonical quiet one.
     fn canonical(self) -> Self;
 }
 
@@ -71,7 +71,7 @@ pub trait Divide: Number {
     /// self / divisor, after converting the divisor to this type; integers truncate toward zero.
     ///
     /// # Panics
-    /// Of integers, if the divisor is 0.
+    /// If the type is an integer and the divisor is 0.
     fn divided_by(self, divisor: u32) -> Self;
 }
 

@@ -17,7 +17,7 @@ pub struct MessageClaim {
     pub peer: usize,
     /// Which of that rank's messages it is.
     pub index: u16,
-    /// Of which segment.
+    /// The segment.
     pub segment: u32,
     /// How many bytes it has.
     pub length: u32,
@@ -102,8 +102,8 @@ impl Execution {
         if self.arrived(message.segment, head) == Arrived::No { Ok(head) } else { Err(Violation::Twice) }
     }
 
-    /// Where a head's message goes: a result straight to where it belongs if nothing that the schedule does before has to be
-    /// waited for, everything else to its place in this rank's staging memory.
+    /// Where a head's message goes. A result goes straight to its destination if no earlier step of the schedule has to
+    /// finish first. Everything else goes to its place in this rank's staging memory.
     ///
     /// # Errors
     /// If it has no place there, and the one in the output is not free.

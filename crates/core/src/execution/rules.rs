@@ -4,13 +4,14 @@
 /// such faults, but for [`is_mirrored`](Self::is_mirrored).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How many segments begin at once, in place of a part of the window. More than the window holds stands still for ever.
+    /// How many segments begin at once, instead of a part of the window. With more than the window holds, the operation
+    /// never ends.
     pub lot: Option<u32>,
     /// How many segments a rank may be ahead of what its receivers have granted, in place of as many as it has in flight. More
     /// come to places that are in use.
     pub window: Option<u32>,
-    /// How many grants are given for as many segments as are in flight at the least. None at all before the end stands still for
-    /// ever.
+    /// The least number of grants for as many segments as are in flight. Without any grant before the end, the
+    /// operation never ends.
     pub grants_per_window: u32,
     /// Whether an operation with reducers lasts until all workers hold its result.
     pub waits_for_stable: bool,

@@ -15,8 +15,8 @@ impl Execution {
         self.begin(members);
     }
 
-    /// Goes on with a program of one segment whose first `done` steps have run in order. Of the next one, if it is a send,
-    /// all messages have gone but those of the lanes `unsent`, which wait. `has_come` says which heads' messages are in
+    /// Continues with a program of one segment whose first `done` steps have run in order. If the next step is a send,
+    /// its messages are sent except on the lanes `unsent`, which wait. `has_come` tells which heads' messages are in
     /// staging memory.
     pub fn resume(
         &mut self,

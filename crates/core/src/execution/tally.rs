@@ -1,4 +1,4 @@
-//! What an execution counts, in memory that goes from one operation to the next.
+//! The counters of an execution, in memory that passes from one operation to the next.
 
 use crate::session::{lane::Window, membership::MemberId};
 use alloc::{collections::VecDeque, vec::Vec};
@@ -58,7 +58,7 @@ pub(super) struct Delivery {
     pub(super) checksum: Option<u32>,
 }
 
-/// Memory for what an [`Execution`](super::Execution) counts.
+/// Memory for the counters of an [`Execution`](super::Execution).
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Per rank that messages are exchanged with.

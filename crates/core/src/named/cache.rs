@@ -38,7 +38,7 @@ pub enum Lookup {
 }
 
 impl ResponseCache {
-    /// One that holds so many responses; none if the capacity is 0.
+    /// A cache of `capacity` responses. A capacity of 0 disables it.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, places: Vec::new(), by_name: BTreeMap::new(), uses: 0 }
     }

@@ -12,7 +12,7 @@ use alloc::{
 };
 use core::time::Duration;
 
-/// Counts, for each name, the ranks that are ready, and says what all ranks run.
+/// Counts the ranks that are ready for each name, and decides what all ranks run.
 #[derive(Debug)]
 pub struct Coordinator {
     size: u32,
@@ -48,7 +48,7 @@ pub struct Readiness {
 }
 
 impl Coordinator {
-    /// Of so many ranks.
+    /// The coordinator of `size` ranks.
     pub fn new(size: u32, stall: StallSettings) -> Self {
         Self {
             size,

@@ -4,9 +4,9 @@ use super::{NamedKind, NamedResponse};
 use crate::codec::Codec;
 use alloc::{collections::VecDeque, vec::Vec};
 
-/// Joins what can be run as one operation of at most `threshold` bytes: operations of the same kind, type, factors and
-/// folding. The first of each batch is the oldest one. A batch looks past operations that do not fit, as long as it and
-/// those that it has passed are within the threshold: types may alternate. Where groups are kept apart, tensors of different
+/// Joins responses into operations of at most `threshold` bytes: they have the same kind, type, factors and folding.
+/// The first of each batch is the oldest one. A batch skips operations that do not fit, as long as its own bytes and
+/// the skipped bytes are within the threshold. So types can alternate. If groups are kept apart, tensors of different
 /// groups are not joined.
 pub fn fuse(responses: Vec<NamedResponse>, threshold: u64, across_groups: bool) -> Vec<Vec<NamedResponse>> {
     let mut left: VecDeque<NamedResponse> = responses.into();

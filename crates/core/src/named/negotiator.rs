@@ -97,9 +97,9 @@ pub struct Agreement {
 /// What all ranks do next: the same on all of them, but for what is only about a rank itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedDecision {
-    /// The operations to run, in this order; those of a batch together.
+    /// The operations to run, in this order. The operations of a batch run together.
     pub batches: Vec<Vec<NamedResponse>>,
-    /// The operations that fail, with the text for those that wait for them.
+    /// The operations that fail, with the text for the callers that wait for them.
     pub failed: Vec<(String, String)>,
     /// The rank that has joined last, once all have.
     pub joined: Option<Rank>,
@@ -137,7 +137,7 @@ struct Round {
 }
 
 impl Negotiator {
-    /// That of a rank of so many. Rank 0's has the [`Coordinator`].
+    /// The negotiator of one rank of `size`. Rank 0's has the [`Coordinator`].
     pub fn new(rank: Rank, size: u32, settings: NegotiatorSettings) -> Self {
         Self {
             rank,
@@ -233,7 +233,7 @@ impl Negotiator {
         Some(stall)
     }
 
-    /// What this rank says in the next agreement: bits that are combined with those of the others by *or*.
+    /// This rank's bits for the next agreement, which are combined with the other ranks' bits by *or*.
     pub fn call(&mut self, now: Duration) -> Vec<u8> {
         self.news = false;
         for waiting in self.queue.values_mut().filter(|waiting| waiting.stage == Stage::New) {

@@ -16,7 +16,7 @@ pub(super) const DIMENSIONS: usize = 64;
 
 choices! {
     "a named operation":
-    /// What is done under a name. The codes are those of Horovod's requests.
+    /// What is done under a name. The codes are the codes of Horovod's requests.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum NamedKind {
         /// Folds tensors of one shape; every rank gets the result.
@@ -98,7 +98,7 @@ impl NamedCall {
         self.codec == Codec::Plain || (folds && self.dtype == DType::F32)
     }
 
-    /// How many elements the tensor has; the largest number where there cannot be so many.
+    /// How many elements the tensor has, or the largest number if that would overflow.
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |product: u64, dimension| product.saturating_mul(*dimension))
     }
@@ -133,7 +133,7 @@ pub struct NamedRequest {
     pub call: NamedCall,
     /// The operations without which it is not run.
     pub group: Option<NamedGroup>,
-    /// Of the operations that are ready at once, those of a higher priority go first.
+    /// Operations with a higher priority run first if several are ready at once.
     pub priority: i32,
 }
 

@@ -25,7 +25,7 @@ pub struct Tuning {
 /// How long a search takes.
 #[derive(Clone, Copy, Debug)]
 pub struct TunerSettings {
-    /// So many samples are thrown away first.
+    /// The number of samples to discard at first.
     pub warmup: u32,
     /// How many cycles that have run something make a score.
     pub steps: u32,
@@ -33,7 +33,8 @@ pub struct TunerSettings {
     pub caches: bool,
 }
 
-/// Tries one place of a grid after the other, those that were given first, and then stays at the best one. Rank 0's.
+/// Tries the points of a grid one after the other, beginning with the given points, and then stays at the best one.
+/// Rank 0's.
 #[derive(Debug)]
 pub struct Tuner {
     settings: TunerSettings,
@@ -86,7 +87,7 @@ impl Tuner {
         self.at >= self.grid.len()
     }
 
-    /// A cycle has run so many bytes, and ended now. Returns what comes of it, at the end of a sample.
+    /// A cycle has run `bytes` bytes, and ended at `now`. At the end of a sample, returns its consequence.
     pub fn ran(&mut self, bytes: u64, now: Duration) -> Option<Tuned> {
         let tried = *self.grid.get(self.at)?;
         if bytes == 0 {

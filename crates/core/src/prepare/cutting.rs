@@ -1,9 +1,9 @@
 //! How operations are cut into segments: a pure function of what all ranks agree on.
 //!
 //! A segment is what is under way at once between one rank's send and its grant. Small segments fill and empty the
-//! pipeline fast; large ones cost fewer messages, each with its system calls and wake-ups. What is in flight must be
-//! enough to keep links busy while segments are folded and grants return, and less than a switch can hold when several
-//! ranks send to one.
+//! pipeline fast; large ones cost fewer messages, each with its system calls and wake-ups. The data in flight must be
+//! enough to keep links busy while segments are folded and grants return. It must be less than a switch can hold when
+//! several ranks send to one.
 
 use super::program::{Call, SegmentEdges, Sizing};
 use crate::{

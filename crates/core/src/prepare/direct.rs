@@ -1,27 +1,28 @@
-//! Which messages need no memory of their own: those that are read in their sender's buffer, and those that are received
-//! into their receiver's.
+//! Which messages need no memory of their own: a message can be read in its sender's buffer, or received into its
+//! receiver's buffer.
 //!
 //! # Read in the sender's buffer
-//! Between processes that share memory a message lies in a slot of its sender: the user's buffer may be written again by
-//! a later step, or by the user when the operation is over, while a slow receiver still reads. There is one case in
-//! which neither can happen: what overwrites the chunk is the receiver's own answer, made from this very message. Then
-//! the answer comes after the last read; and the sender's operation is not over before the answer is there. So such a
-//! message need not be copied, and its answer can be put straight into the chunk.
+//! Between processes that share memory a message is in a slot of its sender. The user's buffer might be written again
+//! by a later step, or by the user after the operation, while a slow receiver still reads. In one case neither can
+//! happen: the chunk is overwritten by the receiver's own answer, made from this very message. Then the answer comes
+//! after the last read, and the sender's operation does not end before the answer is there. So such a message need not
+//! be copied, and its answer can be put straight into the chunk.
 //!
 //! # Received into the receiver's buffer
-//! Over links a result is put where it belongs as it arrives, if the steps are done that read the input there. There is a
-//! case in which they are whenever it comes: it is the last that is written there, and only one step takes what was there
-//! before, a fold, a copy or a send to one rank. For the result has all inputs in it, so mine has gone that way, and who
-//! made it of mine had all of it. And there is another: a rank that only receives, as the last in a broadcast. What only moves,
-//! from one rank to one other, has a place that no other step touches.
+//! Over links a result is put where it belongs as it arrives, if the steps that read the input there are done. In one
+//! case they are always done: the result is the last write to that place, and only one step uses the earlier data,
+//! which is a fold, a copy or a send to one rank. The result contains all inputs, so this rank's input has been sent,
+//! and its receiver had all of it. The other case is a rank that only receives, such as the last rank in a broadcast.
+//! Data that only moves, from one rank to one other, has a place that no other step touches.
 
 use super::program::{Head, Prepared};
 use crate::schedule::{Form, Origin, Place, Program, Schedule, Step};
 use alloc::{vec, vec::Vec};
 
 impl Prepared {
-    /// Whether the answer to a message may be put where that lies: it is as long as that, and its sender has no other message
-    /// in the same step, which might overlap it. So it is with all messages that are read in place; what a frame says is not trusted.
+    /// Whether the answer to a message can overwrite that message. It has the same length, and its sender has no other
+    /// message in the same step that might overlap it. This holds for all messages that are read in place. A frame's
+    /// own claim is not trusted.
     pub fn may_be_direct(&self, head: &Head) -> bool {
         let heads = self.peers[head.peer as usize].heads.iter();
         let of_it = heads.filter(|other| self.heads[**other as usize].step == head.step);

@@ -58,7 +58,7 @@ impl Call {
         }
     }
 
-    /// How many bytes so many elements are expected to have in a form, among so many workers.
+    /// The expected number of bytes of `elements` elements in a form, in a group of `workers` workers.
     pub fn expected_bytes(&self, elements: usize, form: Form, workers: u32) -> usize {
         match form {
             Form::Plain | Form::Acc => self.bytes(elements, form),
@@ -128,7 +128,7 @@ pub struct Staged {
 }
 
 impl Loc {
-    /// Of which chunks it is.
+    /// Its chunks.
     pub fn run(self) -> ChunkRun {
         match self {
             Self::Input(run) | Self::Output(run) | Self::Staged(Staged { run, .. }) => run,
@@ -177,7 +177,7 @@ pub struct Head {
     pub peer: u32,
     /// Which of that rank's messages it is.
     pub index: u16,
-    /// Of which chunks.
+    /// The chunks that it has.
     pub run: ChunkRun,
     /// What it carries.
     pub form: Form,
@@ -254,7 +254,7 @@ pub struct Fold {
     pub into: Loc,
     /// What the result is.
     pub form: Form,
-    /// Of the last fold, which turns a sum into elements: by what an average divides.
+    /// The divisor of an average, for the last fold, which turns a sum into elements.
     pub finish: Option<u32>,
     /// The first step that sends the result: where its receivers look for it, it is put at once.
     pub sent_by: Option<u32>,
@@ -435,7 +435,7 @@ impl Prepared {
         }
     }
 
-    /// Bytes of staging memory for so many segments in flight.
+    /// Bytes of staging memory for `segments` segments in flight.
     pub fn staging_bytes(&self, segments: u32) -> usize {
         self.stage_bytes * segments as usize
     }
@@ -446,7 +446,7 @@ impl Prepared {
         self.staging_bytes(if self.is_in_memory() && !is_mapped { self.lead } else { self.depth })
     }
 
-    /// How many segments a rank has in flight at most that has so many bytes of staging memory for them.
+    /// The most segments that a rank has in flight with `memory` bytes of staging memory.
     #[inline]
     pub fn ahead(&self, memory: usize) -> u32 {
         match self.stage_bytes {

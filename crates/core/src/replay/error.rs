@@ -3,7 +3,8 @@
 use super::{ReplayPoint, item::ReplayItem};
 use crate::group::Rank;
 
-/// Why a program cannot continue where it was, on all ranks alike unless it says which.
+/// Why a program cannot continue from the same call. All ranks get the same reason, except for variants that name a
+/// rank.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// The processes that had something have all ended.
@@ -157,9 +158,9 @@ pub enum ReplayError {
 /// A call, as errors name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCallName {
-    /// Of a version.
+    /// A call of a version.
     At(ReplayPoint),
-    /// Before a checkpoint was loaded: so many calls came before it at its place.
+    /// A call before a checkpoint was loaded, with the number of earlier calls at its place.
     Bootstrap(u32),
 }
 

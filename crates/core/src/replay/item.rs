@@ -49,7 +49,7 @@ pub struct ReplayTransfer {
     pub from: Rank,
     /// Who needs it.
     pub to: Rank,
-    /// Of a result: of which [kind](super::ReplayCall::Collective) its call was.
+    /// The [kind](super::ReplayCall::Collective) of the call, if the item is a result.
     pub kind: Option<u64>,
     /// How many bytes it has; none of a lazy model, which nobody has turned into bytes.
     pub bytes: Option<u64>,

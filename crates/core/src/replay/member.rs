@@ -73,7 +73,7 @@ pub enum ReplayPart<M> {
 /// What to do next. Where a step fails because a rank is lost, [`lost`](ReplayMember::lost) follows.
 #[derive(Clone, Debug)]
 pub enum ReplayStep<M> {
-    /// Form the group anew, of all ranks; then [`formed`](ReplayMember::formed).
+    /// Re-form the group with all ranks, then call [`formed`](ReplayMember::formed).
     Regroup,
     /// Gather the [standings](ReplayMember::standing) of all ranks; then [`decided`](ReplayMember::decided).
     Exchange,
@@ -152,7 +152,7 @@ pub struct ReplayMember<M> {
 }
 
 impl<M: Clone> ReplayMember<M> {
-    /// A process that has just joined a group of so many ranks. Its first call is [`ReplayCall::Join`].
+    /// A process that has just joined a group of `size` ranks. Its first call is [`ReplayCall::Join`].
     pub fn new(rank: Rank, size: u32, settings: ReplaySettings) -> Self {
         Self {
             rank,

@@ -30,7 +30,7 @@ pub struct ResultRun {
     pub first: ReplayPoint,
     /// How many calls.
     pub count: u64,
-    /// Of which [kind](super::ReplayCall::Collective) they were.
+    /// The [kind](super::ReplayCall::Collective) of these calls.
     pub kind: u64,
     /// How many bytes each result has.
     pub bytes: u64,
@@ -52,7 +52,7 @@ impl ResultRun {
 pub enum HeldGlobal {
     /// Nothing.
     Absent,
-    /// Its bytes, so many.
+    /// Its bytes.
     Stored {
         /// How many.
         bytes: u64,
@@ -105,7 +105,7 @@ pub struct ReplayPosition {
 pub struct HeldBootstrap {
     /// Which call.
     pub site: CallSite,
-    /// Of which [kind](super::ReplayCall::Collective) it was.
+    /// The [kind](super::ReplayCall::Collective) of the call.
     pub kind: u64,
     /// How many bytes its result has.
     pub bytes: u64,

@@ -92,7 +92,7 @@ impl ProgramBuilder {
         self.program.steps.len()
     }
 
-    /// Lets the last step stand for so many chunks; see [`Program::span`].
+    /// Lets the last step stand for `span` chunks; see [`Program::span`].
     ///
     /// # Panics
     /// If there is no step, or the span is 0 or does not fit 16 bits.

@@ -30,8 +30,9 @@ impl Symmetry {
         Self { radices, moves_chunks, side_by_side: false }
     }
 
-    /// The same with chunks that lie [side by side](super::Schedule::side_by_side): the digits of a chunk are those of its rank in the other order,
-    /// so that the chunks of ranks that are alike in their lower digits follow each other. Shifts move chunks.
+    /// The same with chunks that lie [side by side](super::Schedule::side_by_side). The digits of a chunk are its
+    /// rank's digits in reverse order, so that chunks of ranks that are alike in their lower digits are consecutive.
+    /// Shifts move chunks.
     ///
     /// # Panics
     /// As [`new`](Self::new) does.

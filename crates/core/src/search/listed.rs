@@ -16,7 +16,8 @@ pub struct Listed {
     pub algorithm: Algorithm,
     /// How long it takes by the simulation.
     pub time: Picoseconds,
-    /// What fixes the order of its sums: only those of the [fixed](Order::Fixed) one have the bits of a schedule that is found.
+    /// What fixes the order of its sums. A schedule that is found has the same bits as those with the
+    /// [fixed](Order::Fixed) order only.
     pub order: Order,
 }
 

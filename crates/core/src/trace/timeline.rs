@@ -1,13 +1,13 @@
 //! The words of a job's timeline: the files that each process writes, and what reads them.
 //!
-//! A file begins with the metadata [`PROCESS`]. An operation is a span of the category [`OPERATION`]; what is done for it are
-//! spans of the category [`PHASE`] in the same row, and arrows of the category [`MESSAGE`] lead from the spans of one process
-//! to those of another one. Times are those of the process's own monotonic clock; [`CLOCK`] says how far clocks are apart.
+//! A file begins with the metadata [`PROCESS`]. An operation is a span of the category [`OPERATION`]. The work for it
+//! is spans of the category [`PHASE`] in the same row, and arrows of the category [`MESSAGE`] lead from one process's
+//! spans to another's. Times are from the process's own monotonic clock; [`CLOCK`] has the offsets between clocks.
 
-/// Metadata: which process of which job a file is of. Its arguments are `version` ([`VERSION`]), `job`, `role`, `number`, the
-/// process's number in its role, `member`, its identity in the job, `world`, how many ranks the job has, `process`, its
-/// operating system's number, `host`, `began`, when the file was begun, in nanoseconds, and `clock`, a text that only
-/// processes with the same monotonic clock have in common; it is empty where that is not known.
+/// Metadata: the process and job that wrote a file. Its arguments are `version` ([`VERSION`]), `job`, `role`, `number`
+/// (of the process in its role), `member` (its identity in the job), `world` (the number of ranks), `process` (its
+/// number in the operating system), `host`, `began` and `clock`. `began` is when the file was begun, in nanoseconds.
+/// `clock` is a text that only processes with the same monotonic clock share; it is empty if that is unknown.
 pub const PROCESS: &str = "herringbone timeline";
 /// The form of the files.
 pub const VERSION: u64 = 1;
@@ -16,15 +16,16 @@ pub const JOB: &str = "herringbone job";
 /// Metadata: how a member's clock stands. Its arguments are `member`, `here`, nanoseconds of this process's clock, `there`, what
 /// the member's clock said in the middle of a round trip around that moment, and `round_trip`, how long that took.
 pub const CLOCK: &str = "clock";
-/// Metadata: so many events, the argument `events`, were left out since the last such, because the writer could not keep up.
+/// Metadata: the number of events, the argument `events`, that were left out since the last such record, because the
+/// writer could not keep up.
 pub const LEFT_OUT: &str = "events left out";
 
 /// The roles of processes, in the order in which a merged file shows them.
 pub const ROLES: [&str; 3] = ["rank", "reducer", "table server"];
 
-/// The category of operations. A span lasts from the call to the result. Arguments: `group`, its name, `group_number`,
-/// `generation` and `sequence`, which are those of all ranks; `algorithm`, `bytes`, `priority`, `dtype`, `sent` and `received`,
-/// payload bytes; `failed`, a kind of error, if it has failed.
+/// The category of operations. A span lasts from the call to the result. Arguments: `group` (its name), `group_number`,
+/// `generation` and `sequence`, which are the same on all ranks; `algorithm`, `bytes`, `priority`, `dtype`; `sent` and
+/// `received` (payload bytes); `failed` (a kind of error), if it has failed.
 pub const OPERATION: &str = "operation";
 /// The category of what is done for an operation: [`QUEUE`], [`WAIT`], [`MOVE`], [`FOLD`], [`COPY`].
 pub const PHASE: &str = "phase";

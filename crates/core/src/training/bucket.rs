@@ -77,8 +77,8 @@ impl BucketLimits {
     }
 }
 
-/// The places of `gradients`, which stand in the order of registration, in the order of their arrival. Of equal ones the last comes first, because
-/// a backward pass goes from the last layer to the first.
+/// The positions of `gradients`, which are in the order of registration, sorted by arrival. If several arrive together
+/// the last one comes first, because a backward pass goes from the last layer to the first.
 pub fn by_arrival(gradients: &[Gradient]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..gradients.len()).rev().collect();
     order.sort_by_key(|place| gradients[*place].ready);
@@ -87,9 +87,9 @@ pub fn by_arrival(gradients: &[Gradient]) -> Vec<usize> {
 
 /// The buckets of `gradients`, which stand in the order of registration, in the order in which they are summed.
 ///
-/// The rule is that of torch's `compute_bucket_assignment_by_size` for gradients in the order of arrival: each type has an open
-/// bucket and limits of its own, a bucket is full when it has at least as many bytes as its limit, no gradient is cut, and what is
-/// open at the end follows the full ones.
+/// The rule is torch's `compute_bucket_assignment_by_size` for gradients in the order of arrival. Each type has an open
+/// bucket and limits of its own. A bucket is full when it has at least as many bytes as its limit, and no gradient is
+/// cut. Buckets that are open at the end follow the full ones.
 pub fn buckets(gradients: &[Gradient], limits: BucketLimits) -> Vec<Bucket> {
     struct Open {
         bucket: Option<Bucket>,

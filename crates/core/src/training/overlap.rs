@@ -24,7 +24,7 @@ pub struct TrainingStep {
 }
 
 impl TrainingStep {
-    /// Of one worker alone, which sums nothing.
+    /// The time of a worker that trains alone and sums nothing.
     pub fn computing(&self) -> Picoseconds {
         self.forward.saturating_add(self.backward).saturating_add(self.after)
     }
@@ -44,14 +44,14 @@ pub struct SummedBucket {
 pub struct StepTimeline {
     /// Each bucket, in the order of the sums.
     pub buckets: Vec<SummedBucket>,
-    /// How long the sums go on after the backward pass.
+    /// How long the sums continue after the backward pass.
     pub exposed: Picoseconds,
     /// The whole step: computing, and what is exposed.
     pub total: Picoseconds,
 }
 
-/// The timeline of a step whose buckets are summed in their order, at most `in_flight` at once (0 counts as 1), each as soon as it is ready and
-/// the one before it has begun.
+/// The timeline of a step whose buckets are summed in their order, at most `in_flight` at once (0 means 1). A sum
+/// begins as soon as its bucket is ready and the sum before it has begun.
 ///
 /// With one at once a step without overlap takes its computing and the sum of all costs. More at once never take longer: they share what is busiest
 /// in each sum, first come, first served.
