@@ -26,12 +26,12 @@
 //! | `trees(mxnet)`, `trees(best)`, `trees(throughput)` | all_reduce, reduce, broadcast | likewise | of its trees | for N = 2 |
 //! | `file=PATH`, in the rules of a plan | all_reduce | of its schedule | of its schedule | yes |
 //!
-//! Trees follow the [links](crate::topology) that a layout knows; `trees(single)` and `trees(best,single)` send the whole buffer over
-//! one of them. `coded(radix)` and `coded(reduction_server)` are all_reduces whose messages a [codec](crate::codec) shortens,
-//! both ways. `sharded` is `radix` with a single stage; `radix(4;2,2)` scatters in one of four and gathers in two of two.
-//! Canonical: the bits are those of the group's
-//! [canonical tree](crate::group), for any group, any message size and whichever of them is taken.
-//! [`Cost`](cost::Cost) counts a schedule; tests hold the table against it.
+//! Trees follow the [links](crate::topology) that a layout knows; `trees(single)` and `trees(best,single)` send the
+//! whole buffer over one of them. `coded(radix)` and `coded(reduction_server)` are all_reduces whose messages a
+//! [codec](crate::codec) shortens, both ways. `sharded` is `radix` with a single stage; `radix(4;2,2)` scatters in one
+//! of four and gathers in two of two. Canonical algorithms give the bits of the group's [canonical tree](crate::group),
+//! for any group and any message size, and all of them give the same bits. [`Cost`](cost::Cost) counts a schedule;
+//! tests hold the table against it.
 //!
 //! ```
 //! use herringbone_core::algorithm::{Algorithm, Layout};
@@ -99,8 +99,8 @@ pub enum Algorithm {
     },
     /// Recursive doubling along the canonical tree: in each round the halves of a node swap their partial sums.
     Doubling,
-    /// Every rank sends its whole input to every other, and folds them all. Of parts that only move, each goes straight to the
-    /// rank that it is for.
+    /// Every rank sends its whole input to every other, and folds them all. If parts only move, each goes straight to
+    /// its destination.
     OneShot,
     /// Every rank sends its whole input to rank 0, which folds them all and sends the result back.
     Star,
@@ -124,8 +124,9 @@ pub enum Algorithm {
     Chain,
     /// Two binary trees, each for half of the buffer (Sanders, Speck and Traeff, 2009; NCCL).
     DoubleTree,
-    /// Inside hosts, across hosts, inside hosts, for hosts of consecutive ranks. Where those of a host are no whole node of the
-    /// canonical tree, but several, only [`Radix`](Self::Radix) goes across, with a partial sum for each.
+    /// Inside hosts, across hosts, inside hosts, for hosts of consecutive ranks. If the ranks of a host form several
+    /// nodes of the canonical tree, only [`Radix`](Self::Radix) works across hosts. It sends a partial sum for each
+    /// node.
     Hierarchical {
         /// Reduces and gathers inside a host: [`Radix`](Self::Radix), the same factors for both.
         inner: Box<Algorithm>,
@@ -143,10 +144,11 @@ pub enum Algorithm {
         /// How many ranks each site has.
         sizes: SiteSizes,
     },
-    /// The all-reduce of another one whose owners do not fold as much as each other: [`Radix`](Self::Radix),
-    /// [`ReductionServer`](Self::ReductionServer), [`Mixed`](Self::Mixed) without shares of its own, [`Sites`](Self::Sites), or
-    /// [`Hierarchical`](Self::Hierarchical) with one of the first two across hosts. Even shares make the schedule of the other one, of
-    /// [`Mixed`](Self::Mixed) that in which all fold as much.
+    /// The all-reduce of another algorithm, whose owners fold different amounts. It can be [`Radix`](Self::Radix),
+    /// [`ReductionServer`](Self::ReductionServer), [`Mixed`](Self::Mixed) without shares of its own,
+    /// [`Sites`](Self::Sites), or [`Hierarchical`](Self::Hierarchical) with one of the first two across hosts. Even
+    /// shares make the schedule of the other algorithm. For [`Mixed`](Self::Mixed) this is the schedule in which all
+    /// fold the same amount.
     Weighted {
         /// The other one.
         plain: Box<Algorithm>,
@@ -293,7 +295,7 @@ pub enum Unsupported {
         /// What was asked for across sites.
         outer: String,
     },
-    /// The sites are those of another group.
+    /// The sites belong to another group.
     #[error(
         "sites of {ranks} ranks in all need a group of as many, and it has {workers}: give the number of ranks of each site"
     )]
@@ -311,7 +313,7 @@ pub enum Unsupported {
         /// The first rank in another site than the others of its host.
         rank: Rank,
     },
-    /// The links are those of other workers.
+    /// The links belong to other workers.
     #[error(
         "trees needs the links between all {workers} workers and the topology has {known}: give it a node for each"
     )]
@@ -385,8 +387,8 @@ pub enum Unsupported {
 }
 
 impl Unsupported {
-    /// Whether the reason is how workers lie on hosts, or that a group has fewer owners than there are shares, as one of some ranks, or
-    /// one that has lost members, rather than what was asked for.
+    /// Whether the reason is the place of workers on hosts, or a group with fewer owners than shares, rather than the
+    /// request. A group of some ranks, or one that has lost members, can have too few owners.
     pub fn is_layout(&self) -> bool {
         if let Self::Shares { shares, owners, .. } = self {
             return *shares > *owners as usize;
@@ -448,7 +450,7 @@ impl Algorithm {
         Self::Hierarchical { inner: Box::new(Self::radix(vec![])), outer: Box::new(Self::ReductionServer) }
     }
 
-    /// What it is for a buffer of so many elements: up to `bound` one tree carries the whole.
+    /// The algorithm for a buffer of `count` elements: with up to `bound` elements one tree carries the whole buffer.
     pub fn for_elements(&self, count: usize, bound: u64) -> Self {
         match self {
             Self::Trees { mode, single: false } if count as u64 <= bound => {

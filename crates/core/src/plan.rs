@@ -18,35 +18,38 @@
 //! | N at most [`SHARDED_RANKS`] | `radix`, a single stage |
 //! | else | `radix` with factors of [`FACTOR`] |
 //!
-//! What the busiest link carries each way, with m workers behind a host's link and k reducers behind one each: without reducers
-//! 2 m (N-m)/N K in a single stage of `radix`, and 2 (H-1)/H K among H hosts that add up first, where partial sums are as
-//! wide as elements; with reducers m K at a worker's host and N/k K at a reducer's, or, if hosts add up first, K and H/k K.
-//! So as many reducers as hosts nearly halve it, and fewer than half as many, plus 1 or so, are not worth it. Workers that
-//! all share a host need no link.
+//! The busiest link carries the following each way, with N workers on H hosts, m workers behind a host's link, and k
+//! reducers behind one link each. Without reducers it is 2 m (N-m)/N K in a single stage of `radix`, and 2 (H-1)/H K if
+//! hosts sum first and partial sums are as wide as elements. With reducers it is m K at a worker's host and N/k K at a
+//! reducer's, or, if hosts sum first, K and H/k K. So as many reducers as hosts nearly halve it, and fewer than about
+//! half as many plus 1 are not worth it. Workers that all share a host need no link.
 //!
 //! Hosts in pieces, of three workers for example, send one partial sum for each piece: with p to a host (p + 1) (H-1)/H K.
 //!
 //! Scatter and gather are chosen each by itself: lone workers whose partial sums are wider than their inputs scatter in a
 //! single stage and gather two by two.
 //!
-//! Members with several inputs, because the shards that they carry are several nodes of the canonical tree, take `one_shot` and
-//! `star` by the same bounds, with all inputs in place of N, else `reduction_server` or a single stage of `radix`, whichever
-//! leaves less to the busiest link.
+//! Members have several inputs if their shards are several nodes of the canonical tree. They take `one_shot` and `star`
+//! by the same bounds, with the number of all inputs in place of N. Otherwise they take `reduction_server` or a single
+//! stage of `radix`, whichever puts less on the busiest link.
 //!
-//! Where the links between workers are known, an all-reduce of at least [`LINKED_BYTES`] whose algorithm was not forced takes
-//! `trees` or `radix` in other stages if they leave less to the slowest link, by their programs.
+//! If the links between workers are known, an all-reduce of at least [`LINKED_BYTES`] whose algorithm was not forced
+//! can take `trees` or `radix` in other stages. It does so if their programs put less on the slowest link.
 //!
-//! Where the ports of hosts are known, they decide in place of the links between workers: if they differ by more than a
-//! sixteenth, such an all-reduce takes an algorithm by shares that leaves the busiest port at least 3 % less time, if there is one. So it does
-//! between hosts of unequal numbers of ranks, or nodes of the canonical tree, whose ports count as alike where they are not known. Where sites are
-//! known, their uplinks are such ports, `sites` is a candidate, and reduce_scatter and all_gather choose so, too.
+//! If the ports of hosts are known, they decide instead of the links between workers. If they differ by more than a
+//! sixteenth, such an all-reduce takes an algorithm by shares, provided that it reduces the time of the busiest port by
+//! at least 3 %. The same holds between hosts with unequal numbers of ranks, or of nodes of the canonical tree. Unknown
+//! ports are taken as equal. If sites are known, their uplinks are such ports, `sites` is a candidate, and
+//! reduce_scatter and all_gather choose in the same way.
 //!
 //! Where messages are coded, an all-reduce takes the coded form of `reduction_server` if there are reducers, else that of `radix`.
 //!
-//! Reduce and broadcast among more than two workers on several hosts, of at least [`LINKED_BYTES`] and N times [`SPREAD_BYTES`], take what leaves
-//! least to the busiest link: `chain`, for a broadcast of at least N times [`CHAIN_BYTES`]; `radix` in a single stage, for N at most
-//! [`SHARDED_RANKS`]; or `tree`. Others take `tree`. reduce_scatter and all_gather take `radix`, in stages as above; gather, scatter
-//! and all_to_all `one_shot`; a barrier `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
+//! Reduce and broadcast with more than two workers on several hosts, of at least [`LINKED_BYTES`] and N times
+//! [`SPREAD_BYTES`], take the algorithm that puts least on the busiest link. The candidates are `chain`, for a
+//! broadcast of at least N times [`CHAIN_BYTES`]; `radix` in a single stage, for N at most [`SHARDED_RANKS`]; and
+//! `tree`. Others take `tree`. reduce_scatter and all_gather take `radix`, in stages as above; gather, scatter and
+//! all_to_all `one_shot`; a barrier `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling`
+//! on several.
 
 pub mod advice;
 mod candidates;
@@ -91,7 +94,7 @@ use crate::group::Group;
 use crate::topology::{LinkMatrix, Ports};
 use alloc::string::String;
 
-/// The smallest buffer, in bytes, for which the load of links counts more than the number of messages.
+/// The smallest buffer, in bytes, for which the load of links matters more than the number of messages.
 pub const LINKED_BYTES: u64 = 64 << 10;
 
 /// The most ranks that all send to all in one shot.
@@ -109,14 +112,14 @@ pub const ONE_SHOT_MESSAGE: u64 = 16 << 10;
 /// The most bytes, in all ranks' inputs together, that one rank of a host folds for all if they are too many for one shot.
 pub const STAR_BYTES: u64 = 1 << 20;
 
-/// The largest buffer, in bytes, for which few rounds count more than few bytes.
+/// The largest buffer, in bytes, for which few rounds matter more than few bytes.
 pub const DOUBLING_BYTES: u64 = 32 << 10;
 
 /// The smallest buffer, in bytes, that is worth the way to the reducers and back.
 pub const REDUCTION_SERVER_BYTES: u64 = 256 << 10;
 
-/// The least bytes of each chunk, of which a buffer has as many as there are workers on a host times reducers, that are
-/// worth it for hosts to add up before reducers do: with fewer, its pieces are too few to overlap the ways up and down.
+/// The least bytes of a chunk for which hosts sum before reducers do. A buffer has as many chunks as workers on a host
+/// times reducers. With smaller chunks, it has too few pieces to overlap the ways up and down.
 pub const HOST_CHUNK_BYTES: u64 = 128 << 10;
 
 /// The least bytes of the buffer for each worker that are worth a round more for each halving of their number.
@@ -160,8 +163,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A call with `count` elements, as [`Collective::input_elements`] counts them, among workers of whom no more is known:
-    /// no reducers, no hosts, nothing forced.
+    /// A call with `count` elements, as [`Collective::input_elements`] counts them, in a group of workers about which
+    /// nothing else is known: no reducers, no hosts, nothing forced.
     pub fn of_elements(
         collective: Collective,
         dtype: DType,

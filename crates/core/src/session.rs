@@ -1,13 +1,26 @@
 //! What processes say to each other besides data, as state machines without I/O.
 //!
-//! Bytes and messages go in, bytes, messages and decisions come out; sockets, clocks and random numbers belong to the
-//! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
-//! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
-//! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`fence`] brings a group back into step
-//! after a disagreement, [`close_check`] finds out before a rank leaves a group whether there was one, [`recovery`] finishes what a lost reducer has left,
-//! [`group_state`] is where one process stands in a group, with all of these, [`rebalance`] gives a host that became slow less to carry, [`pool`] says which reducers are used,
-//! [`survivors`] who goes on after a death, [`election`] how they find each other if the hub died, [`stragglers`] who has not come to a call, [`status`] how a process stands, and [`flight`] what it has called last.
-//! On rank 0 a [`hub`] has what decides for all; a [`watch`] is what the control thread of each rank decides.
+//! Bytes and messages go in; bytes, messages and decisions come out. Sockets, clocks and random numbers belong to the caller.
+//! The modules, in the order in which a process meets them:
+//!
+//! * [`handshake`] proves the job's token on every connection.
+//! * [`formation`] gathers the ranks into a [roster](membership).
+//! * [`control`] is the language of control connections.
+//! * [`lane`] carries the messages of schedules.
+//! * [`mailbox`] matches messages between two ranks with receives.
+//! * [`fence`] brings a group back into step after a disagreement.
+//! * [`close_check`] finds such a disagreement before a rank leaves a group.
+//! * [`recovery`] finishes the operations of a lost reducer.
+//! * [`group_state`] is the state of one process in a group, with all of these.
+//! * [`rebalance`] gives a host that became slow less to carry.
+//! * [`pool`] decides which reducers are used.
+//! * [`survivors`] decides which ranks continue after a death.
+//! * [`election`] lets ranks find each other if the hub died.
+//! * [`stragglers`] names the ranks that are late for a call.
+//! * [`status`] reports the state of a process.
+//! * [`flight`] has its last calls.
+//!
+//! On rank 0 a [`hub`] makes the decisions for all; a [`watch`] makes the decisions of each rank's control thread.
 
 mod basis;
 mod cause;

@@ -1,8 +1,8 @@
 //! A chain: the sum goes from rank to rank to the last one, or from the root through all others, segment after segment.
 //!
-//! With S segments and K ranks a broadcast of N bytes at B bytes/s takes N (S + K - 2) / (S B), against (K - 1) N / B if each
-//! rank waits for the whole (the deep-learning-systems notes). Sums grow in the order of the chain, so the bits depend on the
-//! schedule (canonical for two ranks only).
+//! With S segments and K ranks a broadcast of N bytes at B bytes/s takes N (S + K - 2) / (S B). It would take (K - 1) N
+//! / B if each rank waited for the whole buffer (the deep-learning-systems notes). Sums grow in the order of the chain,
+//! so the bits depend on the schedule (canonical for two ranks only).
 
 use super::branches::{Branch, Ways, over};
 use crate::group::{Group, Rank};

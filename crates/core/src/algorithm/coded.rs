@@ -1,7 +1,7 @@
 //! Coded forms: every input is encoded where it is, folded as it is decoded, and comes back coded, too.
 //!
-//! A rank encodes its own share like all others, so that bits do not depend on who folds what. Whoever folds a chunk takes for
-//! its own result what the others will decode, so that all have the same.
+//! A rank encodes its own share like all others, so the bits do not depend on which rank folds which chunk. The rank
+//! that folds a chunk uses the decoded result that the others get, so all have the same bits.
 
 use super::owners::Node;
 use super::shares::Owners;

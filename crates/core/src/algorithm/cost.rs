@@ -10,12 +10,14 @@ use core::mem::replace;
 /// [shares](super::Shares), as often as their weights say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Into how many chunks the buffer is cut, or the sum of their weights. Of an all_to_all a rank has but one chunk for each rank.
+    /// The number of chunks of the buffer, or the sum of their weights. In an all_to_all a rank has only one chunk for
+    /// each rank.
     pub chunks: u32,
-    /// The longest chain of messages of which each needs the one before.
+    /// The longest chain of messages in which each message needs the one before.
     pub rounds: u32,
-    /// How long a segment takes that has all ports to itself, in messages of one chunk: round by round what the busiest rank
-    /// sends or receives in it, added up, as in Valiant's bulk-synchronous model (1990). `None` if there are too many to count.
+    /// How long a segment takes that has all ports to itself, in messages of one chunk. This is the sum, over rounds,
+    /// of the messages that the busiest rank sends or receives, as in Valiant's bulk-synchronous model (1990). `None`
+    /// if there are too many to count.
     pub alone: Option<u32>,
     /// The busiest worker's load: the most that one sends, receives and keeps, the most partners.
     pub worker: Load,
@@ -56,11 +58,11 @@ pub struct Load {
 /// Messages of one chunk each, which count once, or as often as the chunk's weight says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Messages {
-    /// Of elements: inputs and results.
+    /// Messages of elements: inputs and results.
     pub plain: u32,
-    /// Of partial sums, in the accumulator's type.
+    /// Messages of partial sums, in the accumulator's type.
     pub acc: u32,
-    /// Of anything, coded.
+    /// Coded messages of any kind.
     pub coded: u32,
 }
 
@@ -131,7 +133,7 @@ impl Count {
 }
 
 impl Load {
-    /// How many messages of average length a buffer of so many units is.
+    /// The number of messages of average length in a buffer of `units` units.
     pub fn messages_of_buffer(&self, units: u32) -> u32 {
         let sent = u64::from(self.sent.count()).max(1);
         (u64::from(units) * u64::from(self.messages)).div_ceil(sent).max(1) as u32

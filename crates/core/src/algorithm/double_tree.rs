@@ -1,6 +1,6 @@
-//! Two binary trees, each for half of the buffer: a rank that is inside one is a leaf of the other, so that all send and receive
-//! about as much (Sanders, Speck and Traeff, 2009; NCCL's trees since 2.4). Sums grow in the order of the trees, so the bits
-//! depend on the schedule (canonical for two ranks only).
+//! Two binary trees, each for half of the buffer. A rank that is inside one is a leaf of the other, so all send and
+//! receive about the same amount (Sanders, Speck and Traeff, 2009; NCCL's trees since 2.4). Sums grow in the order of
+//! the trees, so the bits depend on the schedule (canonical for two ranks only).
 
 use super::branches::{Branch, Ways, over};
 use crate::group::{Group, Rank};

@@ -1,9 +1,9 @@
 //! Recursive doubling along the canonical tree: every rank of a node holds the node's partial sum, and in each round
 //! the two sides of a merge swap theirs. As many rounds as the tree is deep, for any number of ranks.
 //!
-//! Where a side is larger, the ranks of the smaller side send to several. Off powers of two this takes fewer rounds
-//! than to fold the surplus ranks in first and to serve them last (Thakur, Rabenseifner and Gropp, 2005), and it
-//! keeps the canonical shape, which that does not.
+//! If one side is larger, each rank of the smaller side sends to several. Unless the number of ranks is a power of two,
+//! other implementations fold the surplus ranks in first and serve them last (Thakur, Rabenseifner and Gropp, 2005).
+//! This algorithm takes fewer rounds, and it keeps the canonical shape.
 
 use super::owners::{digits, form};
 use super::partial::{Partial, finish, merges_above};

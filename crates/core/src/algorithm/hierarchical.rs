@@ -4,9 +4,10 @@
 //! holders of a chunk all-reduce it: by more stages of radix, by doubling, in one shot or through a reducer. Then each
 //! host gathers.
 //!
-//! The shape stays canonical, as what is added up are nodes of the canonical tree. The ranks of a host are one where they
-//! are, for example, 4 to 7. Those of other hosts, of three ranks for example, are several, the host's *pieces*, and radix
-//! across hosts takes one partial sum of each. What is gathered has no shape, and enters a host once in any case.
+//! The shape stays canonical, because the operands of every sum are nodes of the canonical tree. The ranks of a host
+//! can be one node, such as ranks 4 to 7. Other hosts, such as one with three ranks, have several nodes, the host's
+//! *pieces*, and radix across hosts takes one partial sum of each piece. Data that is gathered has no shape, and enters
+//! each host once.
 
 use super::owners::{Level, Node, Walk, levels};
 use super::partial::Partial;

@@ -1,8 +1,8 @@
 //! Reducers and workers fold side by side: each has as much of the buffer as its link can bear (BytePS, OSDI 2020).
 //!
-//! With k reducers for n workers, all behind links of one rate, the least time takes a part of 2(n-1) : (n-k) of the buffer for a
-//! reducer and for a worker; the whole takes 2n(n-1)/(n^2+kn-2k) K each way of each link. With no reducers that is `radix` in one
-//! stage, with k = n `reduction_server`.
+//! Let k reducers and n workers be behind links of one rate. The time is least if the parts of a reducer and of a
+//! worker are as 2(n-1) : (n-k), and each link then carries 2n(n-1)/(n^2+kn-2k) K each way. Without reducers this is
+//! `radix` in one stage; with k = n it is `reduction_server`.
 
 use super::partial::Inputs;
 use super::shares::{Owners, Shares};

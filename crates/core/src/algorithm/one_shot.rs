@@ -1,5 +1,5 @@
-//! One round. Every rank sends all it has to every other and folds for itself, for few ranks and tiny messages; or each part
-//! goes straight to the rank that it is for.
+//! One round. For few ranks and tiny messages every rank sends all its data to every other and folds for itself. In a
+//! collective that only moves data, each part goes straight to its destination.
 //!
 //! In an all_to_all each rank starts with its successor, so that no two start with the same receiver.
 

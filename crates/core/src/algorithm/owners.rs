@@ -1,8 +1,8 @@
 //! Who owns which chunk of a node's partial sum, level by level.
 //!
-//! A level is a cut of the ranks into nodes of the canonical tree. In each node every chunk has an owner; a rank that
-//! owns a chunk in a node owns it in the nodes below, and the ranks of a node own as many chunks as each other, give
-//! or take one where the tree is irregular. By shares, they own as much as their shares say, as nearly as whole chunks allow.
+//! A level is a cut of the ranks into nodes of the canonical tree. In each node every chunk has an owner. A rank that
+//! owns a chunk in a node owns it in the nodes below. The ranks of a node own equally many chunks, give or take one if
+//! the tree is irregular. With shares, they own amounts in proportion to their shares, as nearly as whole chunks allow.
 
 use super::shares::{Owners, Shares};
 use crate::group::{Rank, merges};

@@ -1,9 +1,9 @@
 //! Reduce-scatter, then all-gather, stage by stage over levels of the canonical tree: any number of ranks, any keys.
 //!
-//! In a stage the parts of a node become one: the owners of a chunk in the parts send their partial sums to its owner
-//! in the node, who folds them all at once. The all-gather runs the stages backwards, or others that end in the same
-//! owners. A single stage is the sharded all-reduce (Herring, Fairring), factors of two are halving and doubling in the
-//! order that keeps the shape.
+//! In a stage the parts of a node become one. The owners of a chunk in the parts send their partial sums to its owner
+//! in the node, which folds them all at once. The all-gather runs the stages backwards, or other stages that end in the
+//! same owners. A single stage is the sharded all-reduce (Herring, Fairring), factors of two are halving and doubling
+//! in the order that keeps the shape.
 
 use super::Unsupported;
 use super::owners::{Level, Node, Stage, Walk, digits, levels};

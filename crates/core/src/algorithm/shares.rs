@@ -1,7 +1,7 @@
 //! How much of a buffer each owner folds, where ports are not alike.
 //!
-//! A host behind a slow port can own little or nothing of an all-reduce: each byte that it owns crosses its port once for each
-//! other rank, each byte that it does not own only twice.
+//! A host behind a slow port can own little or nothing of an all-reduce. Each byte that it owns crosses its port once
+//! for each other rank; each byte that it does not own crosses it only twice.
 
 use crate::schedule::{Chunk, Cut, HEAVIEST, Weights, read_runs, write_runs};
 use alloc::{string::String, sync::Arc, vec::Vec};

@@ -1,9 +1,9 @@
 //! A level above hosts: what a site's ranks have added up crosses the link between sites.
 //!
-//! A site is a run of ranks whose hosts share an uplink, such as a building. Inside a site [`radix`](super::radix) scatters, or
-//! [`hierarchical`](super::hierarchical) first inside its hosts and then across them; across sites radix goes on. Then all of
-//! it gathers backwards. Each site sends one partial sum for each node of the canonical tree that it is made of (its *pieces*), and a
-//! result enters a site once.
+//! A site is a run of ranks whose hosts share an uplink, such as a building. Inside a site [`radix`](super::radix)
+//! scatters, or [`hierarchical`](super::hierarchical) first inside its hosts and then across them. Across sites radix
+//! continues. Then the stages gather backwards. Each site sends one partial sum for each node of the canonical tree in
+//! it (its *pieces*), and a result enters a site once.
 
 use super::hierarchical::{
     NestedRuns, half_through, nested_levels, pieces_of_hosts, pieces_of_runs, same_factors,
@@ -50,7 +50,7 @@ impl SiteSizes {
     /// The most ranks of a site.
     pub const MOST_RANKS: u16 = 4096;
 
-    /// Sites of so many ranks each.
+    /// Sites with these numbers of ranks.
     ///
     /// # Errors
     /// [`SiteSizesError`] unless there are 2 to [`MOST`](Self::MOST) sites of 1 to [`MOST_RANKS`](Self::MOST_RANKS) ranks.
@@ -63,8 +63,8 @@ impl SiteSizes {
         Err(SiteSizesError { text: text.chars().take(40).collect() })
     }
 
-    /// The sizes of the runs of equal numbers in a list with one number for each rank; `None` unless there are several
-    /// sites, the ranks of each of which are consecutive.
+    /// The sizes of the runs of equal numbers in a list with one number for each rank. `None` unless there are several
+    /// sites, each with consecutive ranks.
     pub fn of_numbers(numbers: &[u32]) -> Option<Self> {
         let runs: Vec<&[u32]> = numbers.chunk_by(|a, b| a == b).collect();
         let mut known: Vec<u32> = runs.iter().map(|run| run[0]).collect();

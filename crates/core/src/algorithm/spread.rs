@@ -1,8 +1,8 @@
 //! A broadcast or a reduce through all ranks: each but the root passes on, or folds, one chunk for all others. So the root sends or
 //! receives the buffer once, and no rank's port carries more, where a tree's root has it once for each child.
 //!
-//! That is the first half of `radix` in a single stage and the second half of another one, with the root left out of the owners; in
-//! van de Geijn's broadcast (1994) the two follow each other, here segments overlap them.
+//! This is the first half of `radix` in a single stage and the second half of another one, without the root as an
+//! owner. In van de Geijn's broadcast (1994) one half follows the other; here segments overlap them.
 
 use super::partial::Inputs;
 use crate::group::{Group, Rank};

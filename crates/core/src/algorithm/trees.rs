@@ -1,8 +1,8 @@
 //! Trees that the links choose: towards one root for small buffers, one for each rank for large ones.
 //!
-//! A chunk of the buffer goes over each tree: up it is summed, down it is sent. Of canonical trees the links choose the holders of
-//! partial sums, so that all results keep their bits. Planned trees fold in their own order: a rank adds its children's sums to
-//! its input, those first that are complete first.
+//! A chunk of the buffer goes over each tree: it is summed on the way up, and the sum is sent down. In canonical trees
+//! the links choose the holders of partial sums, so all results keep their bits. Planned trees fold in their own order:
+//! a rank adds its children's sums to its input in the order in which they are complete.
 
 use super::branches::{Branch, Ways, over};
 use super::{Layout, Unsupported};

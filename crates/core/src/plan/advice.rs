@@ -4,8 +4,9 @@
 //!
 //! * without reducers 2 (n-1)/n K/B (Patarasuk and Yuan, 2009);
 //! * through reducers max(K/B, n K/(k R)) (Vertex AI's Reduction Server; Herring, SC 2020): from k = n B/R on more do not help;
-//! * mixed: workers fold a part g of the buffer each and reducers c, with n g + k c = 1: the time t in which a worker's port
-//!   carries (1-g) K + (n-1) g K = t B and a reducer's n c K = t R. For B = R these are BytePS's shares (OSDI 2020).
+//! * mixed: each worker folds a part g of the buffer and each reducer a part c, with n g + k c = 1. In the time t a
+//!   worker's port carries (1-g) K + (n-1) g K = t B and a reducer's n c K = t R. For B = R these are BytePS's shares
+//!   (OSDI 2020).
 
 /// A job whose gradients are summed once in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +29,7 @@ pub struct PricedJob {
     pub reducer_price: f64,
 }
 
-/// How a buffer is best summed with so many reducers.
+/// The best way to sum a buffer with a number of reducers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummedBy {
     /// Among workers alone.
@@ -66,7 +67,7 @@ pub struct Offer {
 }
 
 impl PricedJob {
-    /// What comes of so many reducers.
+    /// What this number of reducers would bring.
     pub fn offer(&self, reducers: u32) -> Offer {
         let (n, k) = (f64::from(self.workers), f64::from(reducers));
         let (summed_by, communication) = self.least(n, k);

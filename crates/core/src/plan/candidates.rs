@@ -68,8 +68,8 @@ pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
     found
 }
 
-/// The machines of a request: hosts behind ports, those that are known before the calibration's, or links between workers where only
-/// these are known.
+/// The machines of a request. Hosts are behind ports, and known ports override the calibration's. If only the links
+/// between workers are known, the workers have links.
 pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Rig {
     let workers = request.group.size();
     let (hosts, workers_hosts) = host_numbers(request, reducers);

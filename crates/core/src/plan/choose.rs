@@ -17,8 +17,8 @@ pub(super) const FORCED: &str = "forced";
 /// Chooses an algorithm.
 ///
 /// # Errors
-/// [`Unsupported`] where a forced algorithm cannot do the all-reduce, unless it is the hosts that stand against it:
-/// then the choice is as if none were forced, and says so. Also where the root is not in the group.
+/// [`Unsupported`] if a forced algorithm cannot do the all-reduce, or if the root is not in the group. If only the
+/// hosts prevent a forced algorithm, the choice is made as if none were forced, and the reason mentions it.
 pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
     if request.codec != Codec::Plain {
         return Ok(coded::choose(request));

@@ -4,9 +4,10 @@ use crate::group::Rank;
 use crate::schedule::{Cut, Form, Program, Schedule, SlotChunks, Step};
 use alloc::{collections::BTreeMap, vec, vec::Vec};
 
-/// How many [units](crate::schedule::Cut::units) of the buffer, chunks if all are equal, go through the busiest host's link, one way:
-/// the most that a host sends to others, or receives from them. `hosts` is as in [`Layout::hosts`](crate::algorithm::Layout::hosts); a worker without one, and each reducer, has a
-/// host of its own. Partial sums count as often as they are wide.
+/// The number of [units](crate::schedule::Cut::units) of the buffer (chunks if all are equal) that go through the
+/// busiest host's link, one way. It is the most that a host sends to others, or receives from them. `hosts` is as in
+/// [`Layout::hosts`](crate::algorithm::Layout::hosts); a worker without one, and each reducer, has a host of its own.
+/// Partial sums are multiplied by `widening`.
 pub fn busiest_link(schedule: &Schedule, hosts: &[u32], widening: u32) -> u64 {
     let hosts = Hosts::of(schedule.ranks(), hosts);
     let (mut sent, mut received) = (vec![0; hosts.count], vec![0; hosts.count]);

@@ -1,5 +1,5 @@
-//! How shards are dealt to workers: in aligned runs, each of which gives one partial sum, or in even ones, which may give several.
-//! What a step takes decides.
+//! How shards are dealt to workers: in aligned runs, which give one partial sum each, or in even runs, which can give
+//! several. The time of a step decides.
 
 use super::{
     Request,
@@ -21,9 +21,10 @@ pub struct ChosenRuns {
     pub why: String,
 }
 
-/// Chooses between [aligned](ShardRuns::aligned) and [even](ShardRuns::even) runs for the workers of `sum`, which is the all-reduce
-/// of a step's partial sums: by the time that the longest run takes, a shard taking `shard_time`, and the predicted time of
-/// the sum. Sums have the same bits in either case; but all ranks have to choose the same, so what goes in must be agreed.
+/// Chooses between [aligned](ShardRuns::aligned) and [even](ShardRuns::even) runs for the workers of `sum`, the
+/// all-reduce of a step's partial sums. The choice minimizes the time of the longest run, where a shard takes
+/// `shard_time`, plus the predicted time of the sum. Sums have the same bits in either case. But all ranks have to
+/// choose the same, so the arguments must be agreed.
 ///
 /// # Errors
 /// As [`ShardRuns::even`].

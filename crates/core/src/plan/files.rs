@@ -84,7 +84,7 @@ fn apart(schedule: Schedule) -> Schedule {
     Schedule::listed(schedule.workers(), schedule.cut().clone(), programs.collect())
 }
 
-/// Whether the sums of a file's schedule follow the canonical tree of a group, as those of other algorithms do.
+/// Whether the sums of a file's schedule follow the canonical tree of a group, as the sums of other algorithms do.
 ///
 /// # Errors
 /// The proof's, for a group of other members.

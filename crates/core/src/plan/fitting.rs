@@ -1,7 +1,7 @@
 //! Constants of machines from times that were measured on them.
 //!
-//! One constant after the other is made larger or smaller, in steps that become finer, and keeps what brings the predictions
-//! nearer to the times: a coordinate descent. All of it counts in whole numbers.
+//! The method is a coordinate descent. It makes one constant after the other larger or smaller, in ever finer steps,
+//! and keeps each change that brings the predictions nearer to the times. It uses whole numbers only.
 
 use super::{Request, predicted};
 use crate::{
@@ -39,7 +39,7 @@ pub struct TimedCall<'a> {
 pub struct Fitted {
     /// The constants.
     pub calibration: Calibration,
-    /// Of each call what is predicted.
+    /// The predicted time of each call.
     pub predicted: Vec<Picoseconds>,
 }
 
@@ -101,7 +101,7 @@ pub fn fit(
     Ok(Fitted { calibration, predicted })
 }
 
-/// How often [`fit`] says that it goes on.
+/// How often [`fit`] reports progress.
 pub const FIT_ROUNDS: usize = STARTS * STEPS.len();
 
 /// From how many constants [`fit`] sets out: a descent ends where no single step helps, which may be far from the best.

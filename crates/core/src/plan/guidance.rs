@@ -18,7 +18,7 @@ use alloc::{
     vec::Vec,
 };
 
-/// What a user says of the choice of algorithms; the first that speaks of a call counts.
+/// A user's settings for the choice of algorithms. The first that matches a call wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guidance {
     /// Which algorithm for which sizes (`HERRINGBONE_PLAN`).
@@ -27,16 +27,16 @@ pub struct Guidance {
     pub forced: Option<Algorithm>,
     /// Constants of the machines, by which times are predicted (`HERRINGBONE_CALIBRATION`); without them sizes decide.
     pub calibration: Option<Calibration>,
-    /// How long a message takes from a host to another, as far as it was measured while the group formed; it counts where there is no
-    /// calibration.
+    /// How long a message takes from one host to another, if it was measured while the group formed. It is used if
+    /// there is no calibration.
     pub latency: Option<Picoseconds>,
     /// Up to how many elements one tree carries the whole buffer (`HERRINGBONE_TREE_ARRAY_BOUND`), if not [`TREE_BOUND`].
     pub tree_bound: Option<u64>,
 }
 
 impl Guidance {
-    /// What rank 0's parameters say. This rank proves the schedules of files itself, and takes its own digests: if they are other ones
-    /// than rank 0's, the ranks' first call of such a schedule tells all of them.
+    /// The guidance in rank 0's parameters. This rank proves the schedules of files itself, and computes its own
+    /// digests. If they differ from rank 0's, the ranks' first call of such a schedule reports it to all of them.
     ///
     /// # Errors
     /// The name of a setting whose value this build cannot read, and why.
@@ -74,7 +74,8 @@ impl Guidance {
         self.calibration.is_some() || self.latency.is_some()
     }
 
-    /// The constants by which times are predicted: the calibration's, those of the latency that was measured, or the built-in ones.
+    /// The constants that predict times: the calibration's, the constants of the measured latency, or the built-in
+    /// ones.
     pub fn constants(&self) -> Calibration {
         let of_latency = || self.latency.map(Calibration::of_latency);
         self.calibration.or_else(of_latency).unwrap_or_default()

@@ -1,4 +1,5 @@
-//! The ports that decide about a request: those of hosts and the uplinks of sites, and what algorithms leave them to carry.
+//! The ports that decide about a request, which are hosts' ports and sites' uplinks, and the load that algorithms put
+//! on them.
 
 use super::{
     Request,

@@ -4,7 +4,8 @@
 //! whole numbers that come out the same on all machines, so all ranks that have the same constants choose alike. Where messages are coded,
 //! or links that are no ports are known, candidates are simulated in place of that, as they are to be compared by people.
 //!
-//! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few choices.
+//! Sizes are rounded down to classes, four from each power of two to the next, so that calls of many sizes cost few
+//! choices.
 
 pub use super::candidates::{candidates, machine};
 use super::{
@@ -101,7 +102,7 @@ impl Candidate {
     }
 }
 
-/// The smallest size of the class that so many bytes are in: sizes from there to the next class are simulated as this one.
+/// The smallest size of the class of `bytes`. All sizes from there to the next class are simulated as this one.
 pub fn class_of(bytes: u64) -> u64 {
     match bytes.checked_ilog2() {
         None | Some(0 | 1) => bytes,
@@ -156,8 +157,8 @@ pub fn priced(
     priced_within(MessageBudget { usual: MOST_MESSAGES, most: u64::MAX }, request, algorithm, known, sizing)
 }
 
-/// Simulates a schedule of `algorithm` that is proved for a request, as [`priced`] does: for those that ask for many sizes of it.
-/// `most_messages` are gone through one by one at the most.
+/// Simulates a schedule of `algorithm` that is proved for a request, as [`priced`] does, for callers that ask about
+/// many sizes. At most `most_messages` messages are simulated one by one.
 ///
 /// # Errors
 /// [`Unpriced`] where the request is too long, its simulation never ends, or there would be more messages.
@@ -253,7 +254,7 @@ fn leading(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Ca
 /// The candidates of a request.
 #[derive(Debug)]
 pub struct Comparison {
-    /// Those that can do it, by predicted time.
+    /// The candidates that can do it, by predicted time.
     pub by_time: Vec<Candidate>,
     /// Why others have no predicted time.
     pub left_out: Vec<Unpriced>,
@@ -300,8 +301,8 @@ pub fn choose_by_time(
     Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &times) })
 }
 
-/// Chooses where nothing is known of the machines but how long a message takes from a host to another: the table's choice, or what
-/// costs a tenth less at the least, as rates are guessed.
+/// Chooses if only the latency between hosts is known. Rates are guessed, so an algorithm replaces the table's choice
+/// only if it costs at least a tenth less.
 ///
 /// # Errors
 /// As [`choose`].

@@ -1,10 +1,11 @@
 //! What a way to do a call costs, counted rather than simulated: nanoseconds that all ranks come to, in microseconds.
 //!
-//! Every choice by time asks [`price`]. It walks the programs of a few hosts' members, those that are busiest in the algorithms of this
-//! crate, and adds up what their threads do and what their ports carry. With S segments the time is that of the busier of the two,
-//! 1/S of the other, which waits for the first segment or has the last one left, and the latency of each message of the longest chain:
-//! the alpha-beta model of Hockney (1994) with the threads' gamma, as Thakur, Rabenseifner and Gropp (2005) use it.
-//! The simulator knows more, windows and lines before ports for example, and takes a thousand times as long.
+//! Every choice by time asks [`price`]. It walks the programs of a few hosts' members, which are the busiest in this
+//! crate's algorithms. It adds up the work of their threads and the load of their ports. With S segments the time has
+//! three parts. The first is the time of the busier of the two. The second is 1/S of the other, which waits for the
+//! first segment or finishes the last one. The third is the latency of each message of the longest chain. This is the
+//! alpha-beta model of Hockney (1994) with the threads' gamma, as Thakur, Rabenseifner and Gropp (2005) use it. The
+//! simulator also models windows and queues at ports, for example, and takes a thousand times as long.
 
 use super::{
     Request,
@@ -27,7 +28,7 @@ use alloc::vec::Vec;
 /// What a price depends on beside the call and the algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct PriceBasis<'a> {
-    /// Constants of the machines: a calibration's, or those of a [latency](Calibration::of_latency).
+    /// Constants of the machines, from a calibration or a [latency](Calibration::of_latency).
     pub known: &'a Calibration,
     /// How calls are cut.
     pub sizing: Sizing,

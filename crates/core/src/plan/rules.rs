@@ -1,8 +1,9 @@
-//! Plans that a user writes: which algorithm for which sizes of which collective.
+//! Plans that a user writes: they choose an algorithm for sizes of a collective.
 //!
-//! `all_reduce:0-64K:doubling,64K-inf:radix` has a rule for each range, the end of which is not in it. What a rule does not name
-//! (the collective) it has from the one before. Sizes are those of the whole buffer in bytes, with K, M or G for 2^10, 2^20 or
-//! 2^30; `inf` is no end. `all_reduce:64K-inf:file=PATH` takes the schedule in a file, which rank 0 reads. The form is that of Open MPI's and UCC's tuning strings, by and large.
+//! `all_reduce:0-64K:doubling,64K-inf:radix` has a rule for each range. A range excludes its end. A rule without a
+//! collective uses the previous rule's. Sizes are the whole buffer's, in bytes, with K, M or G for 2^10, 2^20 or 2^30;
+//! `inf` means unbounded. `all_reduce:64K-inf:file=PATH` takes the schedule in a file, which rank 0 reads. The form
+//! resembles Open MPI's and UCC's tuning strings.
 
 use crate::{
     algorithm::{Algorithm, ScheduleFile},
@@ -100,7 +101,7 @@ impl PlanRules {
         Ok(Self(rules))
     }
 
-    /// The algorithm for a buffer of so many bytes, if there is a rule for it.
+    /// The algorithm for a buffer of `bytes` bytes, if a rule matches.
     pub fn algorithm(&self, collective: Collective, bytes: u64) -> Option<&Algorithm> {
         let rule = self.0.iter().find(|rule| {
             RULED[rule.collective] == collective.name() && rule.from <= bytes && bytes < rule.to

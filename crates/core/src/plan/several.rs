@@ -1,4 +1,4 @@
-//! All-reduces of members with several inputs, each of which its holder sends: what sums shards in runs of several nodes.
+//! All-reduces of members with several inputs, each sent by its holder. They sum shards in runs of several nodes.
 
 use super::{
     Choice, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS, REDUCTION_SERVER_BYTES,

@@ -1,10 +1,10 @@
 //! The best shares: how long the chunks of each kind are to be, so that the busiest port is done as early as possible.
 //!
-//! What a port carries is linear in the lengths of chunks, so the best real lengths are those of a linear program. Shares are
-//! sixteenths, and equal inputs have to lead to equal shares on all ranks: so the search is over whole numbers, from several
-//! starts, by exact scans of one kind or of two kinds at a time. For one stage of `radix` between N lone ranks the answer is known: port i
-//! carries 1 + (N - 2) w of the buffer each way if it owns a part w, so w rises until all ports that own anything are
-//! busy for equally long; a port that is busy for longer with its 1 alone owns nothing.
+//! The load of a port is linear in the lengths of chunks, so a linear program gives the best real lengths. Shares are
+//! sixteenths, and equal inputs have to lead to equal shares on all ranks. So the search uses whole numbers, from
+//! several starts, and scans exactly over one kind or two kinds at a time. For one stage of `radix` between N lone
+//! ranks the answer is known. Port i carries 1 + (N - 2) w of the buffer each way if it owns a part w. So w rises until
+//! all ports that own anything are busy for equally long. A port that is busy for longer with its 1 alone owns nothing.
 
 use super::port_loads::{PortLoads, directions};
 use crate::{algorithm::Shares, topology::Port};

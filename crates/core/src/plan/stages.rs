@@ -1,9 +1,10 @@
 //! In which stages a buffer is scattered and gathered: what links carry decides.
 //!
-//! A single stage has every rank talk to every other. Its messages are inputs, as narrow as they can be, but from a host
-//! with m workers m (N-m)/N K go out, as nobody adds up first, and N-1 flows meet at each link. Stages that follow hosts
-//! send one partial sum of each host, and stages of two have each link serve one partner at a time. Only what is scattered
-//! is partial sums, and those may be wider than inputs, so the two halves need not go the same way.
+//! In a single stage every rank sends to every other. Its messages are inputs, which are as narrow as possible. But
+//! nothing is summed before it leaves a host, so a host with m workers sends m (N-m)/N K, and N-1 flows meet at each
+//! link. Stages that follow hosts send one partial sum of each host. In stages of two, each link serves one partner at
+//! a time. Only scattered messages are partial sums, and those can be wider than inputs, so the two halves need not use
+//! the same stages.
 
 use super::{FACTOR, PAIR_BYTES, Request, SHARDED_RANKS, is_one_host, size::ByteCount};
 use crate::algorithm::{Algorithm, Carried, carried, pieces_of_hosts};

@@ -24,9 +24,9 @@ pub fn compare_codecs(
     codecs.iter().filter_map(of).collect()
 }
 
-/// The codec of an all-reduce of f32 that leaves the choice to the plan, and why: [`Codec::Bf16`] or [`Codec::Int8`] where the
-/// predicted time falls by a tenth at least, the coarser one only where it falls by a tenth once more. All ranks that have the
-/// same constants choose alike.
+/// The codec of an all-reduce of f32 that leaves the choice to the plan, and why. [`Codec::Bf16`] is compared with no
+/// codec, and then [`Codec::Int8`], which is coarser, with the better of these. A codec is chosen if it reduces the
+/// predicted time by at least a tenth. All ranks with the same constants choose alike.
 pub fn automatic(guidance: &Guidance, request: &Request<'_>, sizing: Sizing) -> (Codec, String) {
     let Some(known) = guidance.calibration.filter(|_| request.group.size() > 1) else {
         let why = match request.group.size() {

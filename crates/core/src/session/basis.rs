@@ -52,7 +52,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of numbers of which only matters which are equal: they are numbered in the order in which they come.
+    /// A summary of a list in which only equality matters. Numbers are replaced by the order of their first appearance.
     pub fn of_places(numbers: &[u32]) -> Self {
         let mut seen = BTreeMap::new();
         let numbered = numbers.iter().map(|number| {
@@ -63,13 +63,13 @@ impl Summary {
         Self { kinds: seen.len() as u32, digest: digest(&bytes) }
     }
 
-    /// Of numbers as they are.
+    /// A summary of numbers as they are.
     pub fn of_numbers(numbers: &[u32]) -> Self {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         Self { kinds: numbers.iter().collect::<BTreeSet<_>>().len() as u32, digest: digest(&bytes) }
     }
 
-    /// Of a group's fold keys, and of how many each member has, if that is not one.
+    /// A summary of a group's fold keys, and of the number of keys of each member if any has several.
     pub fn of_keys(group: &Group) -> Self {
         let keys = group.keys();
         if !group.has_several() {
@@ -80,7 +80,7 @@ impl Summary {
         Self { kinds: keys.len() as u32, ..Self::of_numbers(&numbers) }
     }
 
-    /// Of texts without control characters.
+    /// A summary of texts without control characters.
     pub fn of_texts(texts: &[String]) -> Self {
         let kinds = texts.iter().collect::<BTreeSet<_>>().len() as u32;
         Self { kinds, digest: digest(texts.join("\n").as_bytes()) }

@@ -1,9 +1,10 @@
 //! The language of control connections, and of [control frames](crate::wire::Kind::Control).
 //!
-//! A message is a prefix of twelve bytes (length u32, CRC32C of the body u32, CRC32C of the eight bytes before u32),
-//! then the body: a byte that names the message, then its fields, little-endian. `length` counts the body. The prefix
-//! has a checksum of its own so that a damaged length is noticed at once and not waited for. On a control connection both are
-//! mixed with the message's [seal](super::handshake::Seals); see [`ControlChannel`].
+//! A message is a prefix of twelve bytes, then the body: a byte that names the message, then its fields, little-endian.
+//! The prefix is the length (u32), the CRC32C of the body (u32), and the CRC32C of the eight bytes before (u32).
+//! `length` is the length of the body. The prefix has its own checksum, so a damaged length is noticed at once and no
+//! side waits for missing bytes. On a control connection both are mixed with the message's
+//! [seal](super::handshake::Seals); see [`ControlChannel`].
 //!
 //! It is spoken after the [handshake](super::handshake) only. Bounds: a message has at most [`MESSAGE_BYTES`], a text
 //! 256 bytes and no control characters, a list 65,536 items; memory grows with what has arrived, not with what is
@@ -313,8 +314,8 @@ impl Message {
     /// The message as bytes, prefix included.
     ///
     /// # Errors
-    /// If a text, a list or the whole is longer than the receiver accepts: an address of over 256 bytes, or a world of
-    /// so many ranks that the roster has no room for their addresses.
+    /// If a text, a list or the whole is longer than the receiver accepts. Examples are an address of over 256 bytes, and
+    /// a world too large for a roster with all addresses.
     pub fn encode(&self, crc: impl Fn(&[u8]) -> u32) -> Result<Vec<u8>, TooLong> {
         let mut to = Writer::default();
         self.write(&mut to);

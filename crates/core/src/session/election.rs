@@ -1,10 +1,10 @@
 //! How the surviving ranks of a group elect a new hub if rank 0 is lost: the lowest survivor becomes the hub.
 //!
-//! Each survivor determines the lowest rank that may be alive. If that is another rank, it connects to it and sends
-//! [`Shrink`]. If it is itself, it waits for the others to connect, and decides as a hub would. A failed connection proves nothing:
-//! the other rank may be alive on the other side of a network split, or may have continued with others. So a rank that cannot be
-//! reached counts as silent, and the ranks that have met continue only if they are more than the silent ones. Of disjoint
-//! sets of ranks at most one does.
+//! Each survivor determines the lowest rank that might be alive. If that is another rank, it connects to it and sends
+//! [`Shrink`]. If it is itself, it waits for the others to connect, and decides as a hub would. A failed connection
+//! proves nothing: the other rank may be alive on the other side of a network split, or may have continued with others.
+//! So a rank that cannot be reached is silent, and the ranks that have met continue only if they outnumber the silent
+//! ones. At most one of several disjoint sets of ranks does.
 //!
 //! It is a state machine without connections or a clock; milliseconds count from any beginning.
 
@@ -150,7 +150,7 @@ impl Election {
         self.here.remove(&rank);
     }
 
-    /// Those that may live and have not come here, ascending.
+    /// The ranks that might be alive and have not come here, ascending.
     pub fn missing(&self) -> Vec<Rank> {
         self.expected().filter(|rank| *rank != self.me && !self.here.contains_key(rank)).collect()
     }

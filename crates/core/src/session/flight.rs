@@ -1,7 +1,8 @@
 //! The flight record: the last operations and messages of a process, and where each of them stands.
 //!
-//! A process keeps it always, and gives it to who [asks](super::control::StatusQuestion::Flight). Side by side the records of all ranks
-//! show which rank has called what, as those of PyTorch's flight recorder do, after which it is called.
+//! A process always keeps it, and gives it to a process that [asks](super::control::StatusQuestion::Flight). Side by
+//! side, the records of all ranks show which rank has called which operations. The name is from PyTorch's flight
+//! recorder, which does the same.
 //!
 //! Moments are nanoseconds of the process's monotonic clock; the record says what both clocks showed when it was taken. Lists are
 //! bounded, so that a record fits one message.
@@ -49,7 +50,7 @@ pub struct FlightRecord {
     pub issued: u64,
     /// How many messages were posted.
     pub posted: u64,
-    /// The groups of these operations and messages, and those that are there.
+    /// The groups of these operations and messages, and the current groups.
     pub groups: Vec<FlightGroup>,
     /// Operations and messages, in the order in which they were called.
     pub operations: Vec<FlightOperation>,
@@ -69,7 +70,7 @@ pub struct FlightGroup {
     pub ranks: Vec<Rank>,
     /// Its last operation that has ended here.
     pub over: Option<u64>,
-    /// The kind of the error because of which it is over, if it is.
+    /// The kind of the error that ended the group, if one did.
     pub failure: Option<String>,
 }
 

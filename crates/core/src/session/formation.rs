@@ -1,9 +1,10 @@
 //! How a world forms: rank 0 gathers the others.
 //!
-//! Every rank sends its settings in a [`Join`]. Rank 0 admits the rank or says why it does not. When all ranks have joined, each gets
-//! the same [roster](Roster) and the same [`Parameters`]. Where settings of ranks can differ, the result does not depend on the
-//! order in which they join: the staging pool and the segment are the smallest of all ranks; the fold order, the
-//! algorithm, the transport and the reducers are rank 0's, and another rank either sets none or the same.
+//! Every rank sends its settings in a [`Join`]. Rank 0 admits the rank or refuses it with a reason. When all ranks have
+//! joined, each gets the same [roster](Roster) and the same [`Parameters`]. If ranks' settings can differ, the result
+//! does not depend on the order in which they join. The staging pool and the segment are the smallest of all ranks. The
+//! fold order, the algorithm, the transport and the reducers are rank 0's, and another rank either sets none or the
+//! same.
 
 use super::{
     basis::Difference,
@@ -136,8 +137,8 @@ struct Joined {
 }
 
 impl JobName {
-    /// The names that show that two ranks are of two jobs: those of the first source that both know, if they differ. Where no
-    /// source is known to both, nothing is shown.
+    /// The names that show that two ranks are in different jobs: the names from the first source that both know, if
+    /// they differ. If both know no common source, nothing is shown.
     pub fn differ<'a>(ours: &'a [Self], theirs: &'a [Self]) -> Option<(&'a Self, &'a Self)> {
         let same = |our: &'a Self| theirs.iter().find(|their| their.source == our.source);
         let (our, their) = ours.iter().find_map(|our| Some((our, same(our)?)))?;
@@ -266,8 +267,8 @@ impl Formation {
         self.decided.plan.files = files;
     }
 
-    /// Finds the places of the ranks among the nodes of rank 0's topology, which have these names: node i is rank i, or the host of
-    /// each rank is a node.
+    /// Finds the places of the ranks in rank 0's topology, whose nodes have these names. Either node i is rank i, or
+    /// each rank's host is a node.
     ///
     /// # Errors
     /// [`TopologyError::Whole`] where neither is so.

@@ -45,7 +45,7 @@ pub struct Gone {
 /// Why operations of a group fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupFailure {
-    /// Of this, on all members alike.
+    /// The hub has decided this cause, the same on all members.
     Decided(Arc<Cause>),
     /// Ranks are gone that they need, or there is nobody left to decide.
     Gone(Gone),
@@ -185,7 +185,7 @@ impl GroupState {
         Self { rules, ..self }
     }
 
-    /// The group is made, of which only the number was known: `made` knows its members and its name.
+    /// The group is made. Only its number was known before: `made` has its members and its name.
     #[must_use]
     pub fn made(self, made: Self) -> Self {
         let side = match (self.side, made.side) {
@@ -287,7 +287,7 @@ impl GroupState {
         self.gone.as_ref()
     }
 
-    /// Whether a fence is under way of which this worker knows.
+    /// Whether this worker knows of a fence under way.
     pub fn is_fenced(&self) -> bool {
         self.fenced.frozen.is_some() || self.fenced.unanswered.is_some()
     }
@@ -532,8 +532,8 @@ impl GroupState {
         }
     }
 
-    /// [Some time](Output::After) has passed. With the hub gone nobody will say that an operation failed elsewhere: those that still
-    /// stand fail here too.
+    /// [Some time](Output::After) has passed. If the hub is gone, no rank can report failures elsewhere, so operations
+    /// that are still stuck fail here too.
     pub fn time_has_passed(&mut self, out: &mut impl Outputs) {
         self.answer_fence(true, out);
         if let Some(gone) = self.gone.clone().filter(|_| self.hub_is_gone && !self.is_over()) {
@@ -547,8 +547,8 @@ impl GroupState {
         out.put(self.group, Output::Fail(failure));
     }
 
-    /// The hub says what comes of a [proposal](super::rebalance) about ports, and calls that wait for that go on. Returns the ports that
-    /// plans take from an operation on, with its number.
+    /// The hub has decided about a [proposal](super::rebalance) for ports, and calls that wait for the decision
+    /// continue. Returns the ports that plans use from an operation on, with its number.
     pub fn settle_ports(&mut self, outcome: &PortOutcome) -> Option<(u64, &Ports)> {
         self.switchover.settled(outcome)
     }

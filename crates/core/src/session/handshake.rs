@@ -7,11 +7,12 @@
 //!   Proof    HMAC(token, client, Hello Challenge)           ->
 //!                                         <-    Welcome      who it is, HMAC(token, server, all of the above)
 //! ```
-//! Instead of its next message a server may send a Refuse with a [`Refusal`]. The client proves itself first, so a
-//! stranger who connects learns nothing that depends on the token. The proofs cover every byte said before, so neither
-//! side's identity, version or purpose can be altered, and both nonces, so that no recording can be played again; the
-//! labels of the two directions differ, so that none can be reflected. (HMAC-SHA256: RFC 2104, FIPS 180-4.) Of what is
-//! said *after* the handshake only the place is protected, by [`Keys`]: who can alter packets on their way still can.
+//! Instead of its next message a server can send a Refuse with a [`Refusal`]. The client proves itself first, so a
+//! stranger who connects learns nothing that depends on the token. The proofs cover every earlier byte, so neither
+//! side's identity, version or purpose can be altered. They cover both nonces, so no recording can be played again. The
+//! labels of the two directions differ, so no proof can be reflected. (HMAC-SHA256: RFC 2104, FIPS 180-4.) After the
+//! handshake, [`Keys`] protect only the place of each message: an attacker who can alter packets on their way still
+//! can.
 //!
 //! A message is a prefix of eight bytes (magic `a8 'H' 'R' 'B'`, kind u8, zero u8, length u16), then its body. At most
 //! 1 KiB is held per connection, and whatever does not begin with the magic is refused at its first wrong byte,
@@ -42,7 +43,7 @@ use transcript::{PROOF_BYTES, Transcript};
 /// How long a handshake may take, from the connection's first moment to the Welcome.
 pub const DEADLINE_MILLISECONDS: u64 = 5_000;
 
-/// How many bytes a message has at the least: so many can be read before anything is known of the other side.
+/// The least bytes of a message: that many can be read before anything is known of the other side.
 pub const LEAST_BYTES: usize = PREFIX_BYTES;
 
 /// How many random bytes each side contributes.

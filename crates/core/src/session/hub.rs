@@ -1,4 +1,5 @@
-//! What rank 0 decides for all: how groups come back into step, which reducers are used, and who goes on after a death.
+//! What rank 0 decides for all: how groups come back into step, which reducers are used, and which ranks continue after
+//! a death.
 
 use super::{
     Role,
@@ -59,16 +60,16 @@ impl Hub {
     ///   suspected is no member of the job any more.
     /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first. A member that
     ///   leaves says it before it says Forget.
-    /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
-    ///   ahead of it, to one who waits in the same operation with another hash, and, if it is the first of its
-    ///   [round](super::control::Waiting::round), to all members. So a disagreement with a rank that has gone on, or waits nowhere, is
-    ///   found too, at the cost of one message to each member per second and stuck operation. If a member has left without the
-    ///   operation, a fence begins.
+    /// * Waiting is shown to the members that can compare it with their own history. These are the next member that
+    ///   waits behind it and ahead of it, and one that waits in the same operation with another hash. The first of its
+    ///   [round](super::control::Waiting::round) is shown to all members. So a disagreement is also found with a rank
+    ///   that has continued, or that waits nowhere. It costs one message to each member per second and stuck operation.
+    ///   If a member has left without the operation, a fence begins.
     /// * Confirm and Confirmed are the questions of members that leave, and their answers; see
     ///   [`close_check`](super::close_check). A question about a call that a member has left without begins a fence.
     /// * PortReport says what connections have carried. Once ports have looked otherwise for long, all members are proposed other
     ///   ones, and the last PortPledge settles from which call on plans take them; see [`rebalance`](super::rebalance).
-    /// * Shrink and Unshrink are of members that go on without those that died; see [`survivors`](super::survivors).
+    /// * Shrink and Unshrink come from members that continue with the survivors; see [`survivors`](super::survivors).
     pub fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
         let members = match &message {
             Message::Suspect(suspect) => self.lose_reducer(&suspect.lost),
@@ -98,7 +99,7 @@ impl Hub {
         sent
     }
 
-    /// A rank has left in order: as if it were [dead](Self::lose), but it is named as lost only where nobody died, and where
+    /// A rank has left in order. It is treated as [dead](Self::lose), but it is named as lost only if no rank died and
     /// it did not follow another rank that left.
     pub fn leave(&mut self, rank: Rank) -> Vec<Directed> {
         let mut sent = self.fences.leave(rank);

@@ -11,19 +11,19 @@
 //!
 //! # Why waiting for a window cannot deadlock
 //!
-//! A segment is an instance of a whole proved schedule. It ends if all ranks begin it, because the schedule was proved over
-//! lanes that hold nothing, and because nothing in it waits for another segment: each of its messages has a place of its own at
-//! the receiver, and a step waits only for steps of its segment. Now let k be the first segment that a rank never ends. All
-//! ranks end all segments before k, and then each begins k:
+//! A segment is an instance of a whole proved schedule. It ends if all ranks begin it, for two reasons. The schedule
+//! was proved over lanes that hold nothing. And nothing in it waits for another segment: each of its messages has its
+//! own place at the receiver, and a step waits only for steps of its segment. Now let k be the first segment that a
+//! rank never ends. All ranks end all segments before k, and then each begins k:
 //!
-//! * It has nothing else in flight. So its own window has room, and also for a **lot**, which is how many segments a rank begins
-//!   at once where it reads messages in memory: a lot is never larger than the window.
+//! * It has nothing else in flight. So its own window has room for it, and also for a **lot**. A lot is the number of
+//!   segments that a rank begins at once if it reads messages in memory, and is never larger than the window.
 //! * All its receivers are done with k segments, and have granted all but the last few of them: fewer than a quarter of the
 //!   [lead](crate::prepare::Prepared::lead). Its window has at least the lead.
 //!
-//! So all ranks begin k, and it ends. A rank may make less of its window, down to the lead. The argument fails as soon as a
-//! message waits for messages of other segments. A rank once sent to one receiver after the other, all segments of a window
-//! each time, and stood still for ever when its partner in memory began in lots that were no part of the window.
+//! So all ranks begin k, and it ends. A rank can use less of its window, down to the lead. The argument fails as soon
+//! as a message waits for messages of other segments. A rank that sends to one receiver after the other, all
+//! segments of a window each time, stands still forever if its partner in memory begins in lots unrelated to the window.
 //!
 //! `crates/core/tests/layouts` runs all algorithms on simulated machines in any order, and finds what does not end.
 
@@ -31,14 +31,14 @@
 pub const EAGER_BYTES: usize = 4 << 10;
 /// The same where all ranks share memory: they go with their frames.
 pub const EAGER_BYTES_HERE: usize = 32 << 10;
-/// The least segments that are in flight, if there are so many, however large they are.
+/// The least segments that are in flight, however large they are, if the operation has that many.
 pub const LEAST_DEPTH: u32 = 4;
 /// How many eager messages may lie at their receiver, per link and direction.
 pub const EAGER_SLOTS: u16 = 64;
 /// The same for a link through memory, where the answer is near and each slot takes up cache.
 pub const SHARED_SLOTS: u16 = 8;
 
-/// The priority of messages. A rank begins its part when it hears of it, also if its program waits for another call.
+/// The priority of messages. A rank begins its part when it hears of it, even if its program waits for another call.
 pub const MESSAGE_PRIORITY: i32 = i32::MAX;
 /// How many eager slots of a connection only messages take.
 const KEPT_SLOTS: u16 = 1;
@@ -64,8 +64,8 @@ pub struct NotGranted {
 }
 
 impl Window {
-    /// A window of `depth` segments. It is `open` at once where the slots are the sender's (shared memory) or are
-    /// granted for good (reducers); else the receiver's first grant opens it, when it has issued the operation.
+    /// A window of `depth` segments. It is `open` at once if the slots belong to the sender (shared memory) or are
+    /// granted for good (reducers). Otherwise the receiver's first grant opens it, when it has issued the operation.
     pub fn new(depth: u32, open: bool) -> Self {
         Self { depth, done: 0, open }
     }
@@ -133,8 +133,9 @@ impl Credits {
         self.free = self.free.saturating_add(credits).min(self.slots);
     }
 
-    /// A slot here was emptied, and `parked` messages lie in others. Returns whether the other end should be told by a frame of
-    /// its own, since half of them are empty, or it has none left for a message: once, however long that takes to leave.
+    /// A slot here was emptied, and `parked` messages occupy others. Returns whether a frame of its own should report
+    /// this to the other end, because half of its slots are empty, or it has no slot left for a message. This is `true`
+    /// once, however long the frame takes to leave.
     pub fn owe(&mut self, parked: u16) -> bool {
         self.owed = self.owed.saturating_add(1);
         let has_none = self.owed.saturating_add(parked) >= self.slots;

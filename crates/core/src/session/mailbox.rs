@@ -1,10 +1,10 @@
 //! Messages between two ranks, by tag: each announced message is matched with the receive that asks for it.
 //!
-//! The sender numbers its messages, for each receiver, and announces them in that order. **The receiver alone decides** which
-//! of its receives gets which message: among the receives of one tag that a message fits, the oldest; among the messages that
-//! fit a receive, the one that came first. So messages of one sender and tag never overtake each other, as in MPI (MPI 4.1,
-//! section 3.5), and a receive from any source needs nobody else's consent. A tag is only a number to compare: nothing is
-//! kept of one that is not waited for.
+//! The sender numbers its messages, for each receiver, and announces them in that order. **The receiver alone decides**
+//! which of its receives gets which message. If a message fits several receives of its tag, the oldest gets it; if
+//! several messages fit a receive, it gets the one that came first. So messages of one sender and tag never pass each
+//! other, as in MPI (MPI 4.1, section 3.5), and a receive from any source needs no other rank's consent. A tag is only
+//! a number to compare: nothing is stored for a tag that no receive waits for.
 
 mod record;
 
@@ -17,7 +17,8 @@ use alloc::{
 };
 use core::fmt;
 
-/// So many messages may a rank have announced to another one that has not answered them. Further ones wait at their sender.
+/// The most messages that a rank can have announced to another one without an answer. Further ones wait at their
+/// sender.
 pub const WAITING_MOST: usize = 16_384;
 
 /// What a message is, or what a receive asks for.

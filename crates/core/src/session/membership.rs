@@ -20,8 +20,8 @@ use core::fmt;
 /// The most members that a roster has.
 pub const MEMBERS: usize = LIST_ITEMS;
 
-/// Which member of a job. No other member of the job ever has the same, whoever has left. It is not a rank: a rank is a
-/// place among the workers of an epoch.
+/// Which member of a job. No other member of the job ever has the same one, even after members have left. It is not a
+/// rank: a rank is a place among the workers of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(u32);
 
@@ -64,7 +64,7 @@ pub struct Process {
     /// Its host: the same number means the same running machine, as far as the process can tell. A hint: that two
     /// processes share memory is proven only by sharing it.
     pub host: u64,
-    /// Its life: a random number, drawn anew whenever the process starts.
+    /// Its life: a new random number for each start of the process.
     pub incarnation: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct Member {
     pub role: Role,
     /// Where it listens, as `host:port`.
     pub address: String,
-    /// Its life; unknown of a reducer, of which there is but an address until it answers.
+    /// Its life. Unknown for a reducer until it answers, because only its address is known.
     pub incarnation: Option<u64>,
     /// Its host, as in [`Process::host`]; unknown likewise.
     pub host: Option<u64>,
@@ -114,7 +114,7 @@ pub enum RosterError {
 }
 
 impl Roster {
-    /// The first epoch of a job: workers by rank, then reducers, of which only their addresses are known.
+    /// The first epoch of a job: workers by rank, then reducers, with only their addresses.
     ///
     /// # Errors
     /// Without workers, or with too many members.
@@ -135,7 +135,7 @@ impl Roster {
     /// The next epoch, with one more member, which gets an identity of its own and, if it is a worker, the last rank.
     ///
     /// # Errors
-    /// If there is no room for it, or it is a worker of which not everything is known.
+    /// If there is no room for it, or it is a worker with an unknown property.
     pub fn with_joined(
         &self,
         role: Role,
@@ -239,7 +239,7 @@ impl Roster {
         self.workers().map(number).collect()
     }
 
-    /// The workers of a member's host, with itself, by rank: those that claim to share its memory.
+    /// The workers on a member's host, including itself, by rank: all that claim to share its memory.
     pub fn locals(&self, id: MemberId) -> Vec<MemberId> {
         let host = self.member(id).and_then(|member| member.host);
         let here = self.workers().filter(|worker| worker.host == host && host.is_some());

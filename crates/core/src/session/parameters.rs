@@ -57,7 +57,7 @@ pub struct PlanText {
 /// The schedule of a file, as rank 0 has read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileText {
-    /// Its text form, of at most [`FILES_BYTES`] with those of all others.
+    /// Its text form. All files together have at most [`FILES_BYTES`].
     pub text: String,
     /// The digest of the schedule and of its proof, as rank 0 has found it. Each rank compares its own.
     pub digest: u64,
@@ -71,11 +71,11 @@ pub const FILES_BYTES: usize = 512 << 10;
 pub struct Measuring {
     /// Links and ports, before the first call.
     pub at_start: bool,
-    /// Ports, by what calls send: plans then [follow](super::rebalance) those that become slow or fast.
+    /// Ports, by the traffic of calls. Plans then [follow](super::rebalance) ports that become slow or fast.
     pub while_running: bool,
 }
 
-/// Up to how many elements one tree carries the whole buffer unless it is said: as MXNet has it.
+/// The default number of elements up to which one tree carries the whole buffer, as in MXNet.
 pub const TREE_BOUND: u64 = 10_000_000;
 
 /// The topology of a job whose ranks measure their links.

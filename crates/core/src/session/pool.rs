@@ -19,7 +19,7 @@ const PROVEN: Duration = Duration::from_secs(60);
 /// How many reducers that nobody has named in the settings are remembered.
 const UNNAMED: usize = 4_096;
 
-/// The reducers that a job uses, and those that it is waiting for.
+/// The reducers that a job uses, and the reducers for which it waits.
 #[derive(Debug, Default)]
 pub struct Pool {
     reducers: BTreeMap<String, Reducer>,

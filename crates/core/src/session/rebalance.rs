@@ -7,15 +7,17 @@
 //! hub       PortOutcome    from which operation on plans take the ports so, or that nothing changes
 //! ```
 //!
-//! All members have to take the same plan for the same operation, and each numbers its calls for itself. So the hub takes the
-//! highest of the pledged numbers, up to which no member has issued anything: operations from there on are planned with the new ports on
-//! all members, those before with the old ones. A pledge leaves room for a few more calls, so that usually nobody waits; who has
-//! made them waits for the outcome, as calls wait for the decision of a [recovery](super::recovery). Control threads
-//! answer, so a program that computes keeps nobody waiting. It is a commit in two phases (Gray, 1978) whose coordinator is the hub.
+//! All members have to take the same plan for the same operation, and each numbers its calls for itself. So the hub
+//! takes the highest of the pledged numbers, up to which no member has issued anything. Operations from there on are
+//! planned with the new ports on all members, and earlier ones with the old ports. A pledge leaves room for a few more
+//! calls, so that usually no member waits. A member that has made these calls waits for the outcome, as calls wait for
+//! the decision of a [recovery](super::recovery). Control threads answer, so a program that computes delays no other.
+//! This is a commit in two phases (Gray, 1978) with the hub as coordinator.
 //!
-//! Connections keep the order of the hub's messages. So members agree about what was decided before a [recovery](super::recovery): the
-//! hub gives up its proposal first, and the group that takes the calls takes over what plans take ports for. If a member leaves
-//! or dies, the hub gives up its proposal too, and makes no other one in that group.
+//! Connections keep the order of the hub's messages. So members agree about the decisions before a
+//! [recovery](super::recovery): the hub withdraws its proposal first, and the group that takes the calls inherits the
+//! ports of the plans. If a member leaves or dies, the hub withdraws its proposal too, and makes no other one in that
+//! group.
 //!
 //! Shares are part of the algorithm's name in the [basis](super::Basis) of a plan, so of every call's fingerprint: had members
 //! other shares, the call would fail with both.

@@ -1,4 +1,4 @@
-//! How a group goes on with other reducers: operations that have begun are finished by the workers.
+//! How a group continues with other reducers: the workers finish the operations that have begun.
 //!
 //! ```text
 //! worker    Suspect      a reducer that an operation needs is gone
@@ -8,20 +8,22 @@
 //! hub       Resume       once all members have answered: what somebody holds and what nobody holds
 //! ```
 //!
-//! All of it holds where all members have made the same calls: who has called something else has nothing of an operation that the
-//! others have begun, as if it had ended there. So the hub compares their [histories](Calls) first. If they differ, a
-//! [fence](super::fence) comes before the decision, and nothing is left to do. Who has called less compares its next calls with
-//! what the others have called, which comes with the decision.
+//! All of this requires that all members have made the same calls. A member that has called something else holds
+//! nothing of the others' operation, as if it had ended there. So the hub compares their [histories](Calls) first. If
+//! they differ, a [fence](super::fence) comes before the decision, and nothing remains to be done. A member that has
+//! called fewer operations compares its next calls with the others' calls, which come with the decision.
 //!
-//! What a worker returned to its user all workers hold, because an operation with reducers is complete only once every worker
-//! has said that it holds the whole result. So what is not held by all has not been returned by any, and everything that
-//! is needed is still there: a result at those who hold it, the inputs at all who do not. A segment that somebody holds is
-//! sent by the lowest of these ranks to all others; what nobody holds is folded again, by the workers themselves and in the
-//! same canonical tree, so with the same bits. No reducer takes part, so the loss of another one changes nothing.
+//! If a worker has returned a result to its user, all workers hold it: an operation with reducers is complete
+//! only once every worker has reported that it holds the whole result. So a result that some worker lacks has not been
+//! returned by any worker. Everything that is needed still exists: some workers hold the result, and all others hold
+//! their inputs. If workers hold a segment, the lowest of these ranks sends it to all others. If none holds it, the
+//! workers fold it again themselves, in the same canonical tree and so with the same bits. No reducer takes part, so
+//! the loss of another one changes nothing.
 //!
-//! What the group calls after all of [`Resume::calls`] runs in a new group, its [successor](successor_of), with the reducers that are left and
-//! those that came. What is left of its operations is done in its [repair group](repair_of). The hub knows both groups from the decision
-//! on: who has left the group takes no part in them. A member that leaves the group before it hears of the decision says so then.
+//! The group's calls after all of [`Resume::calls`] run in a new group, its [successor](successor_of), with the
+//! remaining reducers and the new ones. Its unfinished operations are completed in its [repair group](repair_of). The
+//! hub knows both groups from the decision on. A rank that has left the group takes no part in them. A member that
+//! leaves the group before it hears of the decision reports it then.
 
 pub(super) mod decision;
 
@@ -99,7 +101,7 @@ pub struct Holding {
 /// What a member has called in a generation of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// The generation: in each, the hashes begin anew.
+    /// The generation. The hashes start again in each.
     pub generation: u32,
     /// How many operations it has issued.
     pub next: u64,
@@ -164,7 +166,7 @@ impl OperationRepair {
 }
 
 impl Calls {
-    /// Of so many operations the hashes are told.
+    /// The most operations whose hashes are reported.
     pub const KNOWN: usize = 4_096;
 
     /// The number of the first operation whose hash is known.

@@ -13,7 +13,7 @@ pub struct GroupRules {
     pub says_calls: bool,
     /// Whether what a lost reducer has left is finished in the order of the calls; if not, what runs is before what waits.
     pub redoes_in_order: bool,
-    /// How often what is left of an operation is done.
+    /// How often the unfinished part of an operation is done.
     pub times_redone: usize,
     /// Whether a rank that holds a part of a result sends it; if not, all fold it again.
     pub uses_holders: bool,

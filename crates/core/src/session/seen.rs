@@ -1,9 +1,11 @@
 //! Characters in names that people could not see, or that would move others about on a terminal.
 
-/// Whether a character is a control character, a separator of lines or paragraphs, or of Unicode's category Cf (format): soft hyphens,
-/// zero width spaces and joiners, marks and overrides of direction, tags. Names that people read have none of these.
+/// Whether a character is a control character, a separator of lines or paragraphs, or of Unicode's category Cf
+/// (format). That category has soft hyphens, zero width spaces and joiners, marks and overrides of direction, and tags.
+/// Names that people read have none of these.
 ///
-/// The ranges of Cf are those of Unicode 16. It has no other numbers on another machine, so a name that one process takes all take.
+/// The ranges of Cf are from Unicode 16. All machines use the same ranges, so a name that one process accepts is
+/// accepted by all.
 pub fn is_unseen(character: char) -> bool {
     character.is_control()
         || matches!(

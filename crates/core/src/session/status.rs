@@ -97,8 +97,8 @@ pub struct JobStatus {
     pub links: Vec<LinkStatus>,
     /// How many groups, operations and links more there are.
     pub unlisted: [u32; 3],
-    /// What the plans of a group take the ports of hosts for, as a sentence without a full stop, if they have
-    /// [followed](super::rebalance) them; of several groups, of the one with the lowest number.
+    /// The ports of hosts that a group's plans use, as a sentence without a full stop, if they have
+    /// [followed](super::rebalance) the ports. If several groups have, this is the one with the lowest number.
     pub ports: Option<String>,
 }
 
@@ -117,7 +117,7 @@ pub struct GroupStatus {
     pub next: Option<u64>,
     /// The number of the last operation that is over for its caller.
     pub over: Option<u64>,
-    /// Why it cannot go on, if it cannot.
+    /// Why it cannot continue, if it cannot.
     pub lost: Option<String>,
 }
 

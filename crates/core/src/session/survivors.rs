@@ -5,9 +5,9 @@
 //! hub       Shrunk       once every live member has sent Shrink: the survivors, or why they do not continue
 //! ```
 //!
-//! A member whose process is known to have ended does not count. A silent member may still run on the other side of a network split,
-//! together with others. So the members that answer continue only if they are more than the silent ones:
-//! of the two sides of a split at most one continues, and if both are equal, none.
+//! A member whose process is known to have ended is not included. A silent member might still run on the other side of
+//! a network split, together with others. So the members that answer continue only if they outnumber the silent ones.
+//! At most one side of a split continues, and neither does if both are equal.
 
 use super::codec::{Malformed, Reader, Writer};
 use crate::group::Rank;
@@ -20,7 +20,7 @@ pub struct Shrink {
     pub group: u32,
     /// Its members, ascending.
     pub members: Vec<Rank>,
-    /// With fewer it is not worth going on.
+    /// The least number of members with which the job continues.
     pub least: u32,
     /// Members whose processes are known to have ended, ascending.
     pub dead: Vec<Rank>,
@@ -45,7 +45,7 @@ pub enum ShrinkOutcome {
         /// Who is silent, ascending.
         silent: Vec<Rank>,
     },
-    /// Whoever hears this waits no longer; until then these lived and had not said that they go on.
+    /// A rank that receives this stops waiting. Until then these ranks were alive and had not agreed to continue.
     Late {
         /// Who, ascending.
         missing: Vec<Rank>,

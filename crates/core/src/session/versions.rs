@@ -13,17 +13,24 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// What this release speaks. Since version 2 reducers show their workers that they live, since version 3 they are told
-    /// the workers' hosts, and since version 4 the fold order. Version 5 has members with identities, and tells each group's
-    /// parameters and plans. Version 6 binds what follows a handshake to its connection. In version 7 ranks that join tell the
-    /// names of their job, parameters tell the links between ranks and what decides the choice of algorithms, and ranks go on without the hub. In version 8 messages may be
-    /// coded, and fingerprints say how. Version 9 has tables on servers, whose workers may go on through shared memory;
-    /// in version 10 a list of keys goes once over a connection, and then by a number,
-    /// a push of a table that is refused withdraws no other one, and ranges of a table say with which number they were made. In version 11
-    /// reducers are told the fold keys of a group, and by what its averages divide. In version 12 a status connection carries questions,
-    /// and reducers are told the job's name, and by a worker that leaves in order that it does. In version 13 parameters tell the
-    /// ports of hosts. In version 14 parameters tell the sites of hosts and whether jobs follow ports that become slow, and a message of an
-    /// all-reduce in several stages may be of several chunks.
+    /// The versions of this release. Each version brought:
+    ///
+    /// * 2: reducers send heartbeats to their workers.
+    /// * 3: reducers learn the workers' hosts.
+    /// * 4: reducers learn the fold order.
+    /// * 5: members have identities, and each group's parameters and plans are sent.
+    /// * 6: the bytes after a handshake are bound to its connection.
+    /// * 7: joining ranks send the names of their job. Parameters have the links between ranks and the settings for the choice of
+    ///   algorithms. Ranks continue without the hub.
+    /// * 8: messages can be coded, and fingerprints say how.
+    /// * 9: tables on servers, whose workers can use shared memory.
+    /// * 10: a list of keys is sent once over a connection, and then as a number. A refused push of a table withdraws no other push.
+    ///   Ranges of a table have the number with which they were made.
+    /// * 11: reducers learn the fold keys of a group, and the divisor of its averages.
+    /// * 12: a status connection carries questions. Reducers learn the job's name, and that a worker leaves in order.
+    /// * 13: parameters have the ports of hosts.
+    /// * 14: parameters have the sites of hosts, and whether jobs follow ports that become slow. A message of an all-reduce in several
+    ///   stages can have several chunks.
     pub const CURRENT: Versions = Versions { min: 14, max: 14 };
 
     /// The newest version that both sides speak.

@@ -177,7 +177,8 @@ impl Member {
         Self { ordinal, ..self }
     }
 
-    /// The same, of a group whose members, name and first number are known only now: those of `made`.
+    /// The same member, for a group whose members, name and first number have just become known: it takes them from
+    /// `made`.
     #[must_use]
     pub fn made(mut self, made: &Self) -> Self {
         self.history.next = self.history.next.max(made.history.next);
@@ -270,8 +271,8 @@ impl Member {
 
     /// A collective is called; its fingerprint's sequence is filled in here.
     ///
-    /// A call that has to learn of decisions learns of one, in their order. If more than 64 are outstanding, the last
-    /// one stands for those that follow.
+    /// A call that has to report a decision reports one, in the order of decisions. If more than 64 are outstanding,
+    /// the last one also stands for all later ones.
     pub fn issue(&mut self, call: Fingerprint) -> Result<Issued, NotIssued<Arc<Cause>>> {
         if let Some(cause) = self.ended.clone() {
             self.learn();
@@ -347,8 +348,8 @@ impl Member {
         }
     }
 
-    /// What to tell the hub about an operation that has to wait, after having told it `round` times before; `None` if
-    /// a fence is under way, or the operation is not one of this generation.
+    /// The message to the hub about an operation that has to wait, after `round` earlier ones. `None` if a fence is
+    /// under way, or the operation is not in this generation.
     pub fn waiting(&self, sequence: u64, round: u32) -> Option<Message> {
         let HistoryEntry { hash, fingerprint, .. } = *self.history.entry(sequence)?;
         let Self { rank, group, generation, .. } = *self;

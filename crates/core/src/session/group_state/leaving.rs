@@ -1,7 +1,8 @@
 //! How a process comes to the end of a group.
 //!
-//! Operations that are under way go on when it is closed. A rank that does not know whether all have made the same calls
-//! [asks](super::super::close_check) before it takes no part any more, and stays as long as somebody waits for the answer.
+//! Operations that are under way continue when the group is closed. A rank that does not know whether all have made the
+//! same calls [asks](super::super::close_check) before it leaves. It stays as long as another rank waits for its
+//! answer.
 
 use super::{
     super::{
@@ -34,7 +35,7 @@ impl GroupState {
         self.leaving.has_left
     }
 
-    /// Nothing more is called in the group here. What is under way goes on.
+    /// Nothing more is called in the group here. Operations under way continue.
     pub fn close(&mut self, out: &mut impl Outputs) {
         self.leaving.is_closed = true;
         out.put(self.group, Output::Leave);

@@ -15,13 +15,13 @@ pub enum ReducerUse {
     /// Those whose plans say so.
     #[default]
     InUse,
-    /// Those that do stand still, until the hub has decided.
+    /// Operations that use reducers stand still, until the hub has decided.
     Suspended,
     /// None any more.
     Replaced {
         /// From the operation of this number on the group's calls
         from: u64,
-        /// are those of this group.
+        /// are calls of this group.
         by: u32,
     },
 }
@@ -69,10 +69,10 @@ impl GroupState {
         out.put(self.group, Output::Tell(Message::Held(held)));
     }
 
-    /// The hub has decided how the group goes on. Returns whether it had not before.
+    /// The hub has decided how the group continues. Returns whether this is the first such decision.
     ///
-    /// Ranks that had not made the group when the hub asked could not say with which number its calls begin. If those that could are
-    /// dead, the hub's number lies before it.
+    /// Ranks that had not made the group when the hub asked could not report the number of its first call. If the ranks
+    /// that could are dead, the hub's number lies before the first call.
     pub fn resume(&mut self, resume: &Resume) -> bool {
         if self.replaced().is_some() {
             return false;

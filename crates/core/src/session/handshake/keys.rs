@@ -5,10 +5,10 @@
 //! that comes twice, late, early, back to its sender or on another connection looks damaged: its checksum is right once in
 //! 2^32 cases.
 //!
-//! That protects against mistakes, misdirected bytes and recordings that somebody plays again. It does not protect against who
-//! can read and alter packets on their way: a checksum is no signature, so with a message in hand one can put another in its
-//! place without the token, and two messages and some 2^32 tries give the key. Who knows the token and has heard the handshake
-//! has the keys at once. Nor does it hide anything.
+//! This protects against mistakes, misdirected bytes and replayed recordings. It does not protect against an attacker
+//! who can read and alter packets on their way, because a checksum is no signature. An attacker who has one message can
+//! put another in its place without the token, and two messages and some 2^32 tries give the key. An attacker who knows
+//! the token and has heard the handshake has the keys at once. The keys do not encrypt anything.
 
 use crate::wire;
 use core::fmt;
@@ -48,7 +48,7 @@ impl Keys {
 }
 
 impl Seals {
-    /// Those of a connection on which nothing was said yet.
+    /// The seals of a connection that has not carried any message.
     pub fn new(key: Key) -> Self {
         Self { key, number: 0 }
     }

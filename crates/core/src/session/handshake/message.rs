@@ -59,7 +59,7 @@ pub struct Identity {
     pub rank: Rank,
     /// How many ranks of its role it was told there are.
     pub world: u32,
-    /// Its life: a random number, drawn anew whenever a process starts.
+    /// Its life: a new random number for each start of a process.
     pub incarnation: u64,
 }
 

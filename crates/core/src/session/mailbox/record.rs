@@ -4,7 +4,7 @@ use super::Envelope;
 use crate::element::DType;
 use alloc::vec::Vec;
 
-/// The longest record, in bytes: so much leaves before its receiver asks for it, on any transport.
+/// The longest record, in bytes. On any transport, this much leaves before its receiver asks for it.
 pub const RECORD_BYTES: usize = 1024;
 
 /// The shortest record. Records are padded to this length, twice this length and so on, so that there are few lengths.

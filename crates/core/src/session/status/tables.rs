@@ -5,13 +5,13 @@ use alloc::{string::String, vec::Vec};
 
 /// How many tables a server lists, of each range that it has.
 pub const TABLES: usize = 128;
-/// How many workers of a table it lists: those that are furthest behind.
+/// How many workers of a table it lists, beginning with the workers that are furthest behind.
 pub const TABLE_WORKERS: usize = 64;
 
 /// How a server of tables stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableServerStatus {
-    /// Which server it is of those that have copies of each other's ranges, and 0 if it is alone.
+    /// Its number in the set of servers that copy each other's ranges, and 0 if it is alone.
     pub place: u32,
     /// All of these, each `host:port`; none if it is alone.
     pub servers: Vec<String>,
@@ -36,7 +36,7 @@ pub struct RangeStatus {
     pub range: u32,
     /// Its owner's place; `None` if no server that is there has it.
     pub owner: Option<u32>,
-    /// The places of those that have copies, or are being sent them.
+    /// The places of the servers that have copies, or are being sent them.
     pub copies: Vec<u32>,
     /// How many changes its copies have not confirmed, as far as its owner knows; 0 elsewhere.
     pub unconfirmed: u64,

@@ -1,4 +1,4 @@
-//! Who takes part changes: reducers come and go, and ranks go on with those that are left.
+//! Changes of the members: reducers come and go, and ranks continue with the survivors.
 
 use super::{Effect, PeerEnd, ShrinkAnswer, Watch};
 use crate::{

@@ -25,7 +25,7 @@ pub enum Effect {
     Probe(String),
     /// The job has these members from now on.
     Members(Arc<Roster>),
-    /// Whoever waits to go on with the members of a group that are left hears who they are.
+    /// Answer the callers that wait to continue with a group's survivors.
     Answer {
         /// The group.
         group: u32,
@@ -45,12 +45,12 @@ pub enum Effect {
     Groups(GroupEvent),
 }
 
-/// What a rank hears that wants to go on with those that are left.
+/// The answer to a rank that wants to continue with the survivors.
 #[derive(Debug)]
 pub enum ShrinkAnswer {
     /// The hub has decided.
     Decided(Shrunk),
-    /// There is no hub. These are gone; `true` for those of which that is certain.
+    /// There is no hub. These ranks are gone; the value is `true` if that is certain.
     NoHub(BTreeMap<Rank, bool>),
 }
 

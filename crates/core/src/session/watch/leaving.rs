@@ -25,9 +25,9 @@ impl Watch {
         self.leaving.is_some()
     }
 
-    /// Whether this process has left. Rank 0 stays until the others have left, for a while, and says goodbye as the hub then.
-    /// Any other stays until its goodbye is sent (`unsent` if it is not) and rank 0 has hung up, for a moment at most: a socket
-    /// that is closed while something comes in drops what it had yet to send.
+    /// Whether this process has left. Rank 0 stays until the others have left, for a while, and then says goodbye as
+    /// the hub. Any other rank stays, for a moment at most, until its goodbye is sent (`unsent` if it is not) and rank
+    /// 0 has hung up. A socket that is closed while data arrives drops its unsent data.
     pub fn has_left(&mut self, unsent: bool, now: Duration) -> bool {
         let Some(Leaving { since, warned }) = &mut self.leaving else { return false };
         let (left_for, is_hub) = (now.saturating_sub(*since), self.hub.is_some());
