@@ -8,8 +8,8 @@
 //! A sum of a few numbers of few values has few values too, so it still is short, and only one rank's loss has to be fed back.
 //!
 //! Numbers are little-endian. Casts and [`TopK`](Codec::TopK) pass NaNs and infinities on. Blocks of the other codecs
-//! begin with a tag, so that a block with a NaN or an infinity can mark it: all its elements decode to NaN, and the
-//! error shows as it does in the plain sum.
+//! begin with a tag, which can mark a block with a NaN or an infinity. All elements of such a block decode to NaN, so
+//! the error shows as in the plain sum.
 //!
 //! ```
 //! use herringbone_core::codec::Codec;

@@ -75,9 +75,9 @@ pub trait Visitor {
     fn visit<R: Reduction>(self) -> Self::Output;
 }
 
-/// Calls `visitor` with the [`Reduction`] of `op` on elements of `dtype`. A reduction of another type replaces it where
-/// both make the same bytes from the same bytes: unsigned integers are summed as signed ones, and bits are joined byte
-/// by byte.
+/// Calls `visitor` with the [`Reduction`] of `op` on elements of `dtype`. A reduction of another type replaces it if
+/// both make the same bytes from the same bytes. For example, unsigned integers are summed as signed ones, and bits are
+/// joined byte by byte.
 ///
 /// # Panics
 /// If the operation does not [take](ReduceOp::takes) the type.

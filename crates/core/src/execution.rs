@@ -1,6 +1,6 @@
 //! One rank in one operation: what it may do now, what it waits for, and what it tells the other ranks.
 //!
-//! An [`Execution`] runs a [`Prepared`] program and has no data, no memory and no links. It decides which step of which
+//! An [`Execution`] runs a [`Prepared`] program and has no data, no memory and no links. It decides which step of each
 //! segment can run ([`next`](Execution::next)), whether a message can be sent ([`offer`](Execution::offer)), and where
 //! an arriving message belongs ([`landing`](Execution::landing)). Its driver does the work and reports what is done.
 //! Three drivers share these rules. The executor has memory and links, the [simulator](crate::simulate) has costs and a

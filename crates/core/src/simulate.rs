@@ -1,9 +1,10 @@
-//! How long a schedule takes: its programs, compiled and cut as executors run them, on machines of which links and costs are
-//! known.
+//! How long a schedule takes: its programs are compiled and cut as executors run them, on machines with known links and
+//! costs.
 //!
-//! [`simulate`] goes from event to event: a rank's thread does one thing at a time, each for what its [`Costs`] say; a message
-//! goes through its sender's port, which its connections share, then through its receiver's; windows and grants are the
-//! executor's. Nothing is random, and times are whole picoseconds, so all machines come to the same ones.
+//! [`simulate`] goes from event to event. A rank's thread does one thing at a time, and each takes the time given by
+//! its [`Costs`]. A message goes through its sender's port, which its connections share, then through its receiver's.
+//! Windows and grants work as in the executor. Nothing is random, and times are whole picoseconds, so all machines get
+//! the same times.
 //!
 //! Nothing that is proved stands still, for the reasons that [`lane`](crate::session::lane) gives. The simulator checks that they
 //! hold: where nothing is under way any more and an operation has not ended, [`simulate`] says who stands where. With a
@@ -11,10 +12,11 @@
 //!
 //! What it leaves out: packets that are lost, and how TCP learns its share of a port.
 //!
-//! Where all ranks do the same, one stands for all: what it sends comes back to it as the message that the rank at its place
-//! would have sent. That takes 4,096 ranks in the time of one; [`Prediction::by_symmetry`] says where it was done, which is only
-//! where there are too many messages to go from one to the next. For rings it comes to the same. Else it is too fast, by up to a
-//! third for small buffers: messages of several ranks wait before one port, which one rank cannot show.
+//! If all ranks do the same, one can stand for all. Each message that it sends comes back to it, in place of the
+//! message from the rank at the same position. Then 4,096 ranks take the time of one. This is done only if the messages
+//! are too many to simulate one by one; [`Prediction::by_symmetry`] tells whether it was done. For rings the result is
+//! the same. Otherwise it is too low, by up to a third for small buffers: messages of several ranks wait at one port,
+//! which one rank cannot show.
 
 mod calibration;
 mod event;

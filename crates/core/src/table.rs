@@ -1,9 +1,9 @@
 //! Tables of rows on servers: parameters that workers push to and pull from, each at its own time.
 //!
-//! This is the parameter server of Li et al. (OSDI 2014) and ps-lite: a push of one worker is no schedule, so it goes by
-//! [requests](TableRequest) and [answers](TableAnswer), each with a number. Keys are cut over servers by [`Ranges`]; what of a range a pull sees is
-//! decided by its [`RangeState`]; what a push does to a row is said by an [`OptimizerSpec`]. Here are the decisions. The rows are
-//! elsewhere.
+//! This is the parameter server of Li et al. (OSDI 2014) and ps-lite. A push of one worker is no schedule, so it uses
+//! [requests](TableRequest) and [answers](TableAnswer), each with a number. [`Ranges`] divides keys among servers. A
+//! [`RangeState`] decides which pushes of a range a pull sees, and an [`OptimizerSpec`] what a push does to a row. This
+//! module makes the decisions. The caller has the rows.
 
 mod error;
 mod hot;

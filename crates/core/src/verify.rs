@@ -4,13 +4,14 @@
 //!
 //! * **No deadlock, however the buffer is cut into segments.** A segment is an instance of the whole schedule on a
 //!   slice of every chunk. The run joins each send with each of its receives into one event, as if no lane could hold
-//!   anything, and keeps a rank's program order only between steps that conflict or share a lane and a direction. If
-//!   it completes, those dependencies have no cycle, and an executor that lets every segment of every step go
-//!   as soon as they allow completes too, whatever number of messages (at least one) its lanes hold. Each receiver
-//!   of a send has a lane of its own in this: an executor must not hold back one receiver's part of a send for
-//!   another's. A fold may take several messages of one lane; then that lane has to hold as many. (Proving the programs in serial order instead would prove nothing about segments; see the tests.)
-//! * **The right result**: what [`Collective::result`] says, with each input exactly once, finished exactly once and
-//!   last, and the same term, hence the same bits, wherever the collective promises a result to several workers.
+//!   anything. It keeps a rank's program order only between steps that conflict, or that share a lane and a direction.
+//!   If it completes, those dependencies have no cycle. Then an executor completes too, if it runs every segment of
+//!   every step as soon as the dependencies allow, whatever number of messages (at least one) its lanes hold. Each
+//!   receiver of a send has its own lane in this run: an executor must not delay one receiver's part of a send for
+//!   another's. A fold can take several messages of one lane; then that lane has to hold as many. (Proving the programs
+//!   in serial order instead would prove nothing about segments; see the tests.)
+//! * **The right result**: the result of [`Collective::result`], with each input exactly once, finished exactly once
+//!   and last. If the collective promises a result to several workers, they hold the same term, hence the same bits.
 //! * **Nothing undefined**: no place is read before it is written, no message is left over, no form is mistaken.
 //! * **An end for reducers**: each hears of all that send to it when they are done, because it sends something to each of them.
 //!   It exchanges messages with workers only.
@@ -85,19 +86,19 @@ impl Verified {
         self.proof
     }
 
-    /// Whether every rank may also run its steps strictly in program order, uncut, if each lane holds one message:
-    /// a send, to all its receivers at once, waits until each of them has taken the message before.
+    /// Whether every rank can also run its steps strictly in program order, uncut, with lanes that hold one message
+    /// each. A send, to all its receivers at once, then waits until each of them has taken the message before.
     ///
     /// The proof of the joined graph does not imply this, nor the other way round.
     pub fn serial(&self) -> bool {
         self.proven.serial
     }
 
-    /// Whether it can start again from what the workers hold at any time, after a reducer is lost: an input is
-    /// overwritten only by the result, and what a worker sent from a slot stays there.
+    /// Whether the workers can start again at any time from the data that they hold, after a reducer is lost. An input
+    /// is overwritten only by the result, and a worker's sent slots keep their data.
     ///
-    /// Proved by a conservative rule: no worker writes a chunk of its user's buffer twice (since the last write is
-    /// of the result, the only one is), and none writes a slot that an earlier step of its program sends.
+    /// The proof is by a conservative rule. No worker writes a chunk of its user's buffer twice, so its only write
+    /// is the result. And no worker writes a slot that an earlier step of its program sends.
     pub fn restartable(&self) -> bool {
         self.proven.restartable
     }
@@ -118,8 +119,9 @@ impl Deref for Verified {
 
 /// Proves that `schedule` is `collective` over `group`; see the [module](self) for what that means.
 ///
-/// Takes time and memory in proportion to the number of steps, messages and sources of all ranks together, and asks
-/// the schedule for each rank's program once; of one rank, if [all are alike](Schedule::symmetry).
+/// Takes time and memory in proportion to the number of steps, messages and sources of all ranks together, and asks the
+/// schedule for each rank's program once. If [all ranks are alike](Schedule::symmetry), both are in proportion to one
+/// rank's.
 ///
 /// ```
 /// use herringbone_core::{collective::Collective, group::Group, schedule::Schedule, verify::{Order, verify}};

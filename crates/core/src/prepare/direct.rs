@@ -10,8 +10,8 @@
 //!
 //! # Received into the receiver's buffer
 //! Over links a result is put where it belongs as it arrives, if the steps that read the input there are done. In one
-//! case they are always done: the result is the last write to that place, and only one step uses the earlier data,
-//! which is a fold, a copy or a send to one rank. The result contains all inputs, so this rank's input has been sent,
+//! case they are always done: the result is the last write to that place, and only one step uses the earlier data. That
+//! step is a fold, a copy or a send to one rank. The result contains all inputs, so this rank's input has been sent,
 //! and its receiver had all of it. The other case is a rank that only receives, such as the last rank in a broadcast.
 //! Data that only moves, from one rank to one other, has a place that no other step touches.
 

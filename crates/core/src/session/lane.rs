@@ -22,8 +22,9 @@
 //!   [lead](crate::prepare::Prepared::lead). Its window has at least the lead.
 //!
 //! So all ranks begin k, and it ends. A rank can use less of its window, down to the lead. The argument fails as soon
-//! as a message waits for messages of other segments. A rank that sends to one receiver after the other, all
-//! segments of a window each time, stands still forever if its partner in memory begins in lots unrelated to the window.
+//! as a message waits for messages of other segments. Suppose that a rank sends to one receiver after the other, all
+//! segments of a window each time. It stands still forever if its partner in memory begins in lots unrelated to the
+//! window.
 //!
 //! `crates/core/tests/layouts` runs all algorithms on simulated machines in any order, and finds what does not end.
 

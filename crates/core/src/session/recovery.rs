@@ -13,12 +13,12 @@
 //! they differ, a [fence](super::fence) comes before the decision, and nothing remains to be done. A member that has
 //! called fewer operations compares its next calls with the others' calls, which come with the decision.
 //!
-//! If a worker has returned a result to its user, all workers hold it: an operation with reducers is complete
-//! only once every worker has reported that it holds the whole result. So a result that some worker lacks has not been
-//! returned by any worker. Everything that is needed still exists: some workers hold the result, and all others hold
-//! their inputs. If workers hold a segment, the lowest of these ranks sends it to all others. If none holds it, the
-//! workers fold it again themselves, in the same canonical tree and so with the same bits. No reducer takes part, so
-//! the loss of another one changes nothing.
+//! If a worker has returned a result to its user, all workers hold it. The reason is that an operation with reducers is
+//! complete only once every worker has reported that it holds the whole result. So a result that some worker lacks has
+//! not been returned by any worker. Everything that is needed still exists: some workers hold the result, and all
+//! others hold their inputs. If workers hold a segment, the lowest of these ranks sends it to all others. If none holds
+//! it, the workers fold it again themselves, in the same canonical tree and so with the same bits. No reducer takes
+//! part, so the loss of another one changes nothing.
 //!
 //! The group's calls after all of [`Resume::calls`] run in a new group, its [successor](successor_of), with the
 //! remaining reducers and the new ones. Its unfinished operations are completed in its [repair group](repair_of). The

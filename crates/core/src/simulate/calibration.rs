@@ -32,8 +32,8 @@ impl Calibration {
         shared_cores: 0,
     };
 
-    /// What is taken for granted where a message's way from a host to another is all that is known: the default costs, and ports that
-    /// carry the window of a connection in a round trip, 10 Gbit/s at the most.
+    /// The assumptions if only the latency between hosts is known: the default costs, and ports that carry a
+    /// connection's window in a round trip, at most 10 Gbit/s.
     pub fn of_latency(latency: Picoseconds) -> Self {
         let round_trip = latency.saturating_mul(2).max(1);
         let rate = u128::from(WINDOW) * u128::from(SECOND) / u128::from(round_trip);

@@ -24,7 +24,7 @@ pub fn duration(bytes: u64, rate: u64) -> Picoseconds {
     u64::try_from(u128::from(bytes) * u128::from(SECOND) / u128::from(rate)).unwrap_or(u64::MAX)
 }
 
-/// What something costs a rank's thread: so much each time, and its bytes at a rate.
+/// The time that an action costs a rank's thread: a constant for each time, and its bytes at a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
     /// Each time.
@@ -50,11 +50,12 @@ pub struct Costs {
     pub receive: Overhead,
     /// Sending one to a local rank, and looking at one of theirs.
     pub here: Overhead,
-    /// Folding: the bytes are those of all sources.
+    /// Folding. The bytes are the sum over all sources.
     pub fold: Overhead,
     /// Copying in memory.
     pub copy: Overhead,
-    /// Bytes/s of f32 that are encoded by [`Codec::Int8`] with what was left of them; by others as their [speed](Codec::speed) says.
+    /// Bytes/s of f32 that [`Codec::Int8`] encodes with error feedback. Other codecs are faster or slower by their
+    /// [speed](Codec::speed).
     pub encode: u64,
     /// Bytes/s of f32 that are decoded, likewise.
     pub decode: u64,
@@ -64,14 +65,15 @@ pub struct Costs {
     pub wake: Picoseconds,
     /// How many bytes a connection takes that have not left yet.
     pub buffered: u64,
-    /// Of 1,000 bytes of a link, those that carry payload; the others are headers of packets.
+    /// The number of payload bytes per 1,000 bytes of a link. The others are packet headers.
     pub payload_per_mille: u32,
     /// How many bytes a limited link that was idle lets through at once, as token buckets do; 0: a steady link.
     pub bucket: u64,
 }
 
 impl Costs {
-    /// Those of cloud machines of today, where nothing was measured: a few microseconds for each message, memory of 8 GB/s.
+    /// The constants of today's cloud machines, for use if nothing was measured: a few microseconds for each message,
+    /// memory of 8 GB/s.
     pub const DEFAULT: Self = Self {
         send: Overhead { each: 6_000_000, rate: 8_000_000_000 },
         receive: Overhead { each: 6_000_000, rate: 6_000_000_000 },
@@ -132,9 +134,9 @@ pub enum Cores {
     /// As many as there are ranks.
     #[default]
     Enough,
-    /// So many in each host.
+    /// This many in each host.
     OfHost(u32),
-    /// So many in all, as where one computer plays all hosts.
+    /// This many in all, for a computer that plays all hosts.
     InAll(u32),
 }
 
@@ -143,7 +145,7 @@ pub enum Cores {
 pub struct Rig {
     /// The host of each member, workers first, then reducers; numbers from 0 up.
     pub hosts: Vec<u32>,
-    /// Of each host, headers included.
+    /// The port of each host, headers included.
     pub ports: Vec<Port>,
     /// Direct links between workers, in place of ports, in bytes/s; 0 where there is none.
     pub links: Option<(usize, Vec<u64>)>,
@@ -157,7 +159,7 @@ pub struct Rig {
     pub cores: Cores,
     /// How many times as slow a member is as the others, in thousandths; 1,000 where the list ends.
     pub slowness: Vec<u32>,
-    /// Of 1,000 bytes of each port, those that others take all the time.
+    /// The number of bytes per 1,000 bytes of each port that other programs use all the time.
     pub background_per_mille: u32,
     /// What things cost.
     pub costs: Costs,
@@ -170,7 +172,7 @@ pub struct Rig {
 pub struct RigSites {
     /// The site of each host; `None` outside of all.
     pub of_hosts: Vec<Option<u32>>,
-    /// Of each site, headers included: what its hosts share towards all others.
+    /// The uplink of each site, headers included: its hosts share it towards all other sites.
     pub uplinks: Vec<Port>,
 }
 
@@ -181,8 +183,9 @@ impl RigSites {
     }
 }
 
-/// What executors leave to chance, drawn by a seed: which of the steps and messages that are ready a thread does next, and whether
-/// a rank's buffer is mapped, so that it has more segments in flight. Messages of one sender stay in their order.
+/// The order that executors leave to chance, drawn by a seed: which ready step or message a thread does next, and
+/// whether a rank's buffer is mapped. A mapped buffer has more segments in flight. Messages of one sender stay in their
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomOrder {
     /// The seed.
@@ -210,8 +213,8 @@ impl Rig {
         }
     }
 
-    /// Hosts behind the ports that were measured, of which each has what `ports` says for payload; members beyond the list have ports
-    /// of `others`.
+    /// Hosts behind measured ports: each has the rates in `ports` for payload. Members beyond the list have ports of
+    /// `others`.
     pub fn with_known_ports(
         hosts: Vec<u32>,
         ports: &Ports,

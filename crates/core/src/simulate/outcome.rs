@@ -147,7 +147,7 @@ pub struct Fault {
     pub violation: Violation,
 }
 
-/// A member that waits for ever.
+/// A member that waits forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StalledMember {
     /// Its rank; reducers follow the workers.

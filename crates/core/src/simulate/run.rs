@@ -141,14 +141,14 @@ fn messages_of_all(work: &Workload<'_>) -> u64 {
 /// How many messages there are to go through, one by one: what a simulation's own time goes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageCount {
-    /// Those of [`simulate`].
+    /// The messages of [`simulate`].
     pub whole: u64,
     /// The fewest that [`estimate`] makes do with.
     pub least: u64,
 }
 
-/// How many messages a simulation goes through: those of all ranks, or of the one that stands for all; `most_messages` is what
-/// the estimate gets.
+/// How many messages a simulation simulates: the messages of all ranks, or of the one that stands for all.
+/// `most_messages` is passed to the estimate.
 ///
 /// # Errors
 /// [`TooManySegments`] if an operation is that.
@@ -192,8 +192,8 @@ fn least_segments(first: &Prepared) -> u32 {
     2 * first.depth
 }
 
-/// [`simulate`] where a time is all that is wanted, and soon: where there would be more than `most_messages`, it simulates two
-/// numbers of segments and goes on as between them. Segments follow each other at one pace.
+/// [`simulate`] for callers that want only a time, and soon. If there would be more than `most_messages`, it simulates
+/// two numbers of segments and extrapolates from them. Segments are assumed to follow each other at a constant rate.
 ///
 /// # Errors
 /// As [`simulate`].

@@ -23,7 +23,7 @@ pub struct Workload<'a> {
     pub at_once: u32,
     /// Each rank's parts, where they may differ; the call's count is [`Call::UNEVEN`] then.
     pub parts: Option<&'a [UnevenParts]>,
-    /// Only so many segments, if there are more; 0: all.
+    /// Simulate at most this many segments; 0: all.
     pub segments: u32,
 }
 

@@ -91,7 +91,7 @@ pub enum TableError {
     /// Too much of something waits here.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// Of what.
+        /// The name of the thing.
         what: String,
         /// How many there may be.
         limit: u64,

@@ -52,7 +52,7 @@ impl HotKeys {
         }
     }
 
-    /// Those that were certainly asked for more often than others, the hottest first.
+    /// The keys that were certainly requested more often than others, the hottest first.
     pub fn hottest(&self) -> Vec<HotKey> {
         let least = self.seen / COUNTED as u64;
         let mut certain: Vec<HotKey> = self

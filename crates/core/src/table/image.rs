@@ -31,7 +31,7 @@ pub enum ImageRecord {
     },
     /// Rows. For each of them follow its elements, what the optimizer keeps for it, and the count of its steps.
     Rows {
-        /// Of a dense table a run. Of a sparse one they are listed in no order.
+        /// In a dense table this is a run. In a sparse table the keys are listed in no order.
         keys: RowKeys,
     },
     /// All has been said.

@@ -20,9 +20,9 @@ use alloc::{string::String, vec::Vec};
 pub struct RequestAddress {
     /// The range.
     pub range: u32,
-    /// Whether the worker begins anew at this server: all that it has asked before of the range was answered, or comes after this.
-    /// A server that has sent a request [elsewhere](TableAnswer::Elsewhere) does so with all of the range on the connection
-    /// until one is marked. So none overtakes another one.
+    /// Whether the worker starts over at this server: all its earlier requests for the range were answered, or come
+    /// after this one. A server that has answered a request with [elsewhere](TableAnswer::Elsewhere) gives the same
+    /// answer to all requests for the range on the connection until one is marked. So no request passes another one.
     pub is_first: bool,
 }
 
@@ -96,11 +96,12 @@ pub enum TableRequest {
         /// Its name.
         name: String,
     },
-    /// To write the range to disk as it is once all workers have ended so many steps; of an async table as it is.
+    /// To write the range to disk as it is once all workers have ended `step` steps. An async table is written as it
+    /// is.
     Save {
         /// The table.
         table: u32,
-        /// The snapshot's number, above those of all before it.
+        /// The snapshot's number, above the numbers of all earlier ones.
         id: u64,
         /// How many steps.
         step: u64,
@@ -114,7 +115,8 @@ pub enum TableRequest {
         /// How many ranges there are.
         ranges: u32,
     },
-    /// To be told who has the range: the answer is [elsewhere](TableAnswer::Elsewhere), also if that is the server that is asked.
+    /// To learn which server has the range. The answer is [elsewhere](TableAnswer::Elsewhere), even if it is the asked
+    /// server.
     Locate,
 }
 
@@ -159,7 +161,7 @@ pub enum TableAnswer {
     Elsewhere {
         /// The place of the server that has it, as far as it is known.
         owner: Option<u32>,
-        /// Whether no server of those that are there has it.
+        /// Whether no server in the epoch has it.
         is_lost: bool,
     },
 }
@@ -274,8 +276,8 @@ impl TableRequest {
         Self::decode_knowing(payload, &mut KnownKeys::default())
     }
 
-    /// Reads a payload that came over a connection that knows some lists of keys: it learns those that are taught, whatever is
-    /// answered.
+    /// Reads a payload from a connection that knows some lists of keys. It learns the lists that the payload teaches,
+    /// whatever the answer.
     ///
     /// # Errors
     /// [`TableError::Malformed`].

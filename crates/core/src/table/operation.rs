@@ -27,12 +27,12 @@ pub enum TableOperation {
     Unload,
     /// A step takes effect that all workers have ended.
     EndStep {
-        /// Of which table.
+        /// The table.
         table: u32,
     },
     /// A worker is not waited for any more.
     GiveUp {
-        /// Of which table.
+        /// The table.
         table: u32,
         /// Its rank.
         worker: u32,

@@ -63,15 +63,15 @@ pub enum OptimizerParameter {
     RescaleGrad = 2,
     /// Gradients are cut to at most this, up and down, after that. Infinite: they are not.
     ClipGradient = 3,
-    /// Of the last steps' velocity, how much is kept.
+    /// The fraction of the last steps' velocity that is kept.
     Momentum = 4,
-    /// Of the mean of gradients, how much is kept.
+    /// The fraction of the mean of gradients that is kept.
     Beta1 = 5,
-    /// Of the mean of their squares, how much is kept.
+    /// The fraction of the mean of their squares that is kept.
     Beta2 = 6,
     /// What keeps a division from being one by 0.
     Epsilon = 7,
-    /// Of the mean of squares, how much is kept.
+    /// The fraction of the mean of squares that is kept.
     Rho = 8,
     /// While it is 1, what is pushed takes the place of what was there, and the optimizer keeps what it kept: a table is given values
     /// in this way. It is 0 or 1.
@@ -82,9 +82,9 @@ pub enum OptimizerParameter {
     Beta = 11,
     /// Weight decay beside the gradient, MXNet's `wd_lh`.
     DecoupledDecay = 12,
-    /// The least norm of a row that counts.
+    /// The lower bound of a row's norm.
     LowerBound = 13,
-    /// The largest norm of a row that counts. Infinite: any.
+    /// The upper bound of a row's norm. Infinite: no bound.
     UpperBound = 14,
     /// Whether means are corrected, as they begin at 0: 0 or 1.
     CorrectBias = 15,
@@ -96,7 +96,7 @@ pub const PARAMETERS: usize = 16;
 /// The first so many of them are in every message and image of an optimizer; of the others those that it takes.
 const ALWAYS_SENT: usize = 10;
 
-/// An optimizer with its numbers, by [`OptimizerParameter`]; those that it does not take are 0.
+/// An optimizer with its numbers, by [`OptimizerParameter`]. Numbers that it does not take are 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OptimizerSpec {
     /// Which one.
@@ -106,7 +106,7 @@ pub struct OptimizerSpec {
 }
 
 impl OptimizerKind {
-    /// All but those that servers have beside them.
+    /// All optimizers of this library; servers can add their own.
     pub const ALL: [Self; 12] = [
         Self::Add,
         Self::Assign,

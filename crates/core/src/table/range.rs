@@ -3,14 +3,15 @@
 //! A worker's **clock** counts the steps that it has ended. The machine says when a push changes the rows, and when a pull is
 //! answered; the rows are its caller's. It has no connections and no clock of its own.
 //!
-//! * Of a worker that leaves, the pushes of the step that it has not ended are dropped where steps take effect at their end
-//!   (sync, first), and stay where each push takes effect at once. One that restarts ends that step, or withdraws them: it knows whether it has ended the
-//!   step on another range.
+//! * If a worker leaves, its pushes of the step that it has not ended are dropped in tables whose steps take effect at
+//!   their end (sync, first). They stay if each push takes effect at once. A worker that restarts ends that step, or
+//!   withdraws the pushes: it knows whether it has ended the step on another range.
 //! * The pushes of a step that it has ended count, whatever becomes of it.
-//! * If all workers have come and all have left, the next one that comes begins a new job: all are waited for again, and begin where the
-//!   one that had ended most steps has left. Where nobody is waited for (async) each goes on where it was.
-//! * A request that a worker repeats on a new connection counts once: a push has a number, and a number that is not above that of
-//!   its last push is an old one.
+//! * If all workers have come and all have left, the next worker begins a new job. All are waited for again, and begin
+//!   with the largest number of ended steps. In async tables, which never wait, each worker continues from its own
+//!   step.
+//! * A request that a worker repeats on a new connection is executed once. A push has a number, and if that number is
+//!   not above its last push's, the push is a repetition.
 
 use super::{Consistency, TableError};
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -114,20 +115,21 @@ pub struct NumberedPush<P> {
 pub struct WithdrawnPushes<P> {
     /// How many steps the worker has ended.
     pub step: u64,
-    /// Those that were kept, and are not any more.
+    /// The pushes that were kept until now.
     pub dropped: Vec<P>,
 }
 
 /// The pushes of a step that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedStep<P> {
-    /// By the workers' ranks, ascending, each worker's in their order. Where [so many steps](Consistency::FirstOf) take effect
-    /// together, by the steps' places, since one worker can have ended several of them.
+    /// The pushes by the workers' ranks, ascending, with each worker's in their order. If [several
+    /// steps](Consistency::FirstOf) take effect together, the pushes are sorted by the steps' places, because one
+    /// worker can have ended several of them.
     pub pushes: Vec<(u32, Vec<P>)>,
 }
 
 impl<P, Q> RangeState<P, Q> {
-    /// For so many workers, of whom none has come.
+    /// A range for `workers` workers, before any has come.
     pub fn new(consistency: Consistency, workers: u32) -> Self {
         Self {
             consistency,
@@ -204,8 +206,8 @@ impl<P, Q> RangeState<P, Q> {
         Ok(true)
     }
 
-    /// Drops the pushes of a worker that are kept of the step that it is in, from a number on. Those of a step that it has ended
-    /// here, whether or not it knows, stay.
+    /// Drops the kept pushes of a worker's current step, from a number on. Pushes of a step that it has ended here
+    /// stay, whether or not the worker knows that it has.
     ///
     /// # Errors
     /// [`TableError::Twice`] if another life of it has come since.
@@ -272,7 +274,7 @@ impl<P, Q> RangeState<P, Q> {
         self.waiting.extract_if(.., is_ready).map(|waiting| waiting.pull).collect()
     }
 
-    /// Whether a pull of a worker that has ended so many steps waits for others.
+    /// Whether a pull of a worker that has ended `step` steps waits for others.
     pub fn waits(&self, step: u64) -> bool {
         step > self.reached()
     }
@@ -323,7 +325,7 @@ impl<P, Q> RangeState<P, Q> {
         if self.consistency.is_sync() { self.version } else { reached() }
     }
 
-    /// Of all workers that have come how many steps they have ended, and whether they take part.
+    /// For each worker that has come: its rank, how many steps it has ended, and whether it takes part.
     pub fn clocks(&self) -> impl Iterator<Item = (u32, u64, bool)> + '_ {
         self.clocks.iter().map(|(worker, clock)| (*worker, clock.step, !clock.has_left))
     }
@@ -379,7 +381,7 @@ impl<P, Q> RangeState<P, Q> {
         Ok(())
     }
 
-    /// Keeps a push from an image, after those that it keeps of the same worker in the same step.
+    /// Keeps a push from an image, after the kept pushes of the same worker in the same step.
     ///
     /// # Errors
     /// [`TableError::Malformed`] if the range keeps no pushes of this step of the worker.

@@ -23,7 +23,7 @@ pub struct RangePiece {
 }
 
 impl Ranges {
-    /// For so many keys and servers, of which there is at least one.
+    /// The ranges of `rows` keys on `servers` servers. 0 servers are taken as 1.
     pub fn new(rows: u64, servers: u32) -> Self {
         Self { rows, servers: servers.max(1) }
     }

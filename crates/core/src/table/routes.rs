@@ -8,9 +8,9 @@ const PAUSE: u64 = 10;
 /// The ways of a worker's requests to servers.
 ///
 /// The requests of one range are executed in the order of their numbers. If one of them is answered with
-/// [elsewhere](Self::elsewhere), or its connection is lost, all that are not answered go again in their order, the first of them
-/// [marked](RoutedRequest::is_first). A server that has said elsewhere says so to all requests of a range until it sees that mark:
-/// so none overtakes another one.
+/// [elsewhere](Self::elsewhere), or its connection is lost, all unanswered requests are sent again in their order, the
+/// first of them [marked](RoutedRequest::is_first). A server that has answered elsewhere gives that answer to all
+/// requests of a range until it sees that mark. So no request passes another one.
 #[derive(Clone, Debug)]
 pub struct Routes {
     /// Whether servers have copies of each other's ranges.
@@ -42,7 +42,7 @@ pub struct RoutedRequest {
 }
 
 impl Routes {
-    /// To so many servers, each of which has one range by rights. None is connected.
+    /// Routes to `servers` servers. By default each has one range. None is connected.
     pub fn new(servers: u32, have_copies: bool) -> Self {
         let route = |at| RangeRoute { at, unanswered: BTreeSet::new(), again: None, is_marked: false };
         let ranges = (0..servers).map(route).collect();
@@ -85,7 +85,7 @@ impl Routes {
         self.connected[server as usize] = true;
     }
 
-    /// A connection is lost. Of ranges without copies requests wait for the next one.
+    /// A connection is lost. In ranges without copies, requests wait for the next connection.
     pub fn lost(&mut self, server: u32, now: u64) {
         self.connected[server as usize] = false;
         for route in self.ranges.iter_mut().filter(|route| route.at == server) {

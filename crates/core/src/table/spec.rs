@@ -60,16 +60,18 @@ pub enum Initializer {
 /// Which pushes a pull sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Consistency {
-    /// All pushes of all workers in the steps that the puller has ended, and none of later steps. What workers push in a step is
-    /// summed in the canonical tree of their ranks, so the bits are those of an all-reduce.
+    /// All pushes of all workers in the steps that the puller has ended, and none of later steps. The pushes of a step
+    /// are summed in the canonical tree of the workers' ranks, so the bits are the same as an all-reduce's.
     Sync,
-    /// Those that have come. A push changes the table at once.
+    /// The pushes that have arrived. A push changes the table at once.
     Async,
-    /// Those that have come, and at least all pushes of the steps that the puller has ended but the last few, so many. This is
-    /// stale synchronous parallel (Ho et al., NIPS 2013). 0 is [`Sync`](Self::Sync).
+    /// The pushes that have arrived. They include at least all pushes of the steps that the puller has ended, except
+    /// for the last few; the number is how many. This is stale synchronous parallel (Ho et al., NIPS 2013). 0 is
+    /// [`Sync`](Self::Sync).
     Bounded(u32),
-    /// Those that have come, of steps that have taken effect: so many steps do so together, whichever workers end them first, and
-    /// their pushes are summed. This is the soft synchronisation of Zhang et al. (IJCAI 2016); 1 changes the rows once per step.
+    /// The pushes of steps that have taken effect. Steps take effect in batches of this number, whichever workers end
+    /// them first, and their pushes are summed. This is the soft synchronisation of Zhang et al. (IJCAI 2016); 1
+    /// changes the rows once per step.
     FirstOf(u32),
 }
 

@@ -53,7 +53,7 @@ impl ValueCodec {
         self == Self::PLAIN
     }
 
-    /// The most bytes that rows of so many elements take.
+    /// The most bytes that `rows` rows of `width` elements take.
     pub fn bound(self, width: usize, rows: usize) -> usize {
         let blocks = width.div_ceil(BLOCK);
         match self.0 {
@@ -63,7 +63,7 @@ impl ValueCodec {
         }
     }
 
-    /// Appends rows of so many elements, coded.
+    /// Appends rows of `width` elements, coded.
     pub fn encode(self, width: usize, rows: &[f32], into: &mut Vec<u8>) {
         into.reserve(self.bound(width, rows.len() / width.max(1)));
         for row in rows.chunks(width.max(1)) {
@@ -71,7 +71,7 @@ impl ValueCodec {
         }
     }
 
-    /// So many rows of so many elements, all of which are in `coded`, and nothing else.
+    /// Decodes `rows` rows of `width` elements. `coded` must contain all of them, and nothing else.
     ///
     /// # Errors
     /// [`TableError::Malformed`] for what the codec never writes, and for more than fit a message if they are not coded.

@@ -51,7 +51,7 @@ impl LinkMatrix {
         Self { size, weights, bandwidths }
     }
 
-    /// A matrix of weights, which are the bandwidths too; the diagonal does not count.
+    /// A matrix of weights, which are the bandwidths too. The diagonal is ignored.
     ///
     /// # Errors
     /// [`TopologyError::Whole`] unless it is square, of 1 to 64 ranks, without negative numbers and NaNs.
@@ -87,8 +87,8 @@ impl LinkMatrix {
         among
     }
 
-    /// The links between ranks of which each runs on one of these hosts, where the nodes have these names. If they are the names of
-    /// hosts, ranks of one host are linked as fast as the fastest nodes are. Else node i is rank i.
+    /// The links between ranks on these hosts, from links between nodes with these names. If the nodes have the names
+    /// of hosts, the links within a host are as fast as the fastest link between nodes. Otherwise node i is rank i.
     ///
     /// # Errors
     /// [`TopologyError::Whole`] for a host that no node is while others are, and for another number of nodes than of ranks.

@@ -3,8 +3,8 @@
 use super::{Port, Ports, TopologyError, measured::members};
 use alloc::{vec, vec::Vec};
 
-/// The most hosts that measure with each other: hosts beyond them measure in blocks of their own at the same time, so that the time
-/// does not grow with their number.
+/// The most hosts that measure with each other. Further hosts measure in blocks of their own at the same time, so the
+/// time does not grow with their number.
 pub const MOST_IN_BLOCK: usize = 16;
 
 /// How often each turn comes. What disturbs one of them does not disturb the others.
@@ -45,9 +45,9 @@ pub fn measuring_blocks(hosts: &[u32]) -> Vec<Vec<u32>> {
     (0..blocks).map(|block| leaders.iter().copied().skip(block).step_by(blocks).collect()).collect()
 }
 
-/// The rates of the counted parts of a turn that took `length` nanoseconds, in bytes/s. A part is from the last arrival before it to
-/// its own last one, and counts if that is at least half as long as it should be: so what comes in a burst after a pause, as on a busy
-/// machine, never is a rate by itself.
+/// The rates of the counted parts of a turn that took `length` nanoseconds, in bytes/s. A part lasts from the last
+/// arrival before it to its own last one. Parts shorter than half of the nominal length are left out, so that a burst
+/// after a pause, as on a busy machine, is never a rate by itself.
 pub fn steady_rates(arrivals: &[PortArrival], length: u64) -> Vec<u64> {
     let part = (length / PARTS).max(1);
     let mut sorted = arrivals.to_vec();
@@ -70,8 +70,8 @@ pub fn steady_rates(arrivals: &[PortArrival], length: u64) -> Vec<u64> {
     rates
 }
 
-/// The rate of the counted parts of a turn together, in bytes/s; 0 of nothing. Those of flows that share an uplink add up to what it carries,
-/// whichever of them gets more at times.
+/// The rate of the counted parts of a turn together, in bytes/s; 0 if nothing has arrived. The rates of flows that
+/// share an uplink add up to its rate, even if one flow gets more at times.
 pub fn mean_rate(arrivals: &[PortArrival], length: u64) -> u64 {
     let part = (length / PARTS).max(1);
     let (uncounted, counted): (Vec<PortArrival>, Vec<PortArrival>) = arrivals
@@ -91,8 +91,8 @@ pub fn median_rate(mut rates: Vec<u64>) -> u64 {
     rates.get(rates.len() / 2).copied().unwrap_or(0)
 }
 
-/// The ports of ranks on these hosts, from what the first rank of each host has found: `found` has an entry for each rank, of which only
-/// those of [`measuring_blocks`] count.
+/// The ports of ranks on these hosts, by the findings of the first rank of each host. `found` has an entry for each
+/// rank; only the ranks in [`measuring_blocks`] are used.
 ///
 /// # Errors
 /// [`TopologyError::Whole`] where a port was not measured, or there are too many ranks.

@@ -3,9 +3,10 @@
 use super::{LinkMatrix, MOST_SITES, Port, Ports, Sites, TopologyError, measured::members};
 use alloc::{format, vec, vec::Vec};
 
-/// Which site each rank is in, by what was measured: hosts between which a link carries at least half of what the ports of its
-/// ends let through, both ways, are in one site. `hosts` has a number for each rank's host. `None` unless that makes several sites,
-/// one of several hosts: where hosts A and B, and B and C, are near each other, A and C have to be, too.
+/// The site of each rank, by measurement. Two hosts are in one site if the link between them carries at least half of
+/// the rate of the ports at its ends, both ways. `hosts` has a number for each rank's host. `None` unless that makes
+/// several sites, at least one with several hosts. If hosts A and B, and B and C, are near each other, A and C have to
+/// be, too.
 ///
 /// Rates that are off by a fifth change nothing if links between sites carry at most 0.3 of a port.
 pub fn found_sites(ports: &Ports, links: &LinkMatrix, hosts: &[u32]) -> Option<Vec<u8>> {
@@ -74,8 +75,9 @@ pub fn site_flows(of_ranks: &[u8], hosts: &[u32]) -> Vec<Vec<SiteFlow>> {
     ways.iter().flat_map(|is_into| (0..count).map(|site| turn(site, *is_into))).collect()
 }
 
-/// The sites of ranks, from what each rank has received in each turn of [`site_flows`], in bytes/s. If these came several times, one time after
-/// the other, that counts in which most came: what disturbs a turn makes an uplink slower, not faster.
+/// The sites of ranks, from what each rank has received in each turn of [`site_flows`], in bytes/s. If several
+/// measurements are given, one after the other, the largest value is used: a disturbance in a turn makes an uplink
+/// slower, not faster.
 ///
 /// # Errors
 /// [`TopologyError::Whole`] where nothing has come through an uplink, or the sites are none.

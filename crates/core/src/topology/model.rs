@@ -34,7 +34,7 @@ choices! {
 /// What a link is made of, in the words of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LinkKind {
-    /// So many bonded NVLinks.
+    /// Bonded NVLinks, and their number.
     NvLink(u8),
     /// At most one PCIe switch.
     Pix,
@@ -222,8 +222,8 @@ impl Topology {
     /// The same with these sites.
     ///
     /// # Errors
-    /// [`TopologyError::Whole`] for one site or more than [`MOST_SITES`], for a node that is not there, for one in two sites, for two sites
-    /// of one name, and for numbers that are none.
+    /// [`TopologyError::Whole`] for one site or more than [`MOST_SITES`], a node that does not exist, a node in two
+    /// sites, two sites of one name, or invalid numbers.
     pub fn with_sites(self, sites: Vec<TopologySite>) -> Result<Self, TopologyError> {
         let is_amount = |number: f64| number.is_finite() && number >= 0.0;
         let mut nodes: Vec<usize> = sites.iter().flat_map(|site| site.hosts.iter().copied()).collect();
@@ -262,7 +262,7 @@ impl Topology {
         &self.ports
     }
 
-    /// The sites of hosts, each of which has an uplink that all of its hosts share.
+    /// The sites of hosts. The hosts of a site share its uplink.
     pub fn sites(&self) -> &[TopologySite] {
         &self.sites
     }
@@ -305,7 +305,7 @@ impl Topology {
         (0..component.len()).map(members).filter(|members| !members.is_empty()).collect()
     }
 
-    /// The link with the least bandwidth of those that have any.
+    /// The link with the least bandwidth above 0.
     pub fn slowest(&self) -> Option<&TopologyLink> {
         let fast = self.links.iter().filter(|link| link.bandwidth > 0.0);
         fast.min_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth))

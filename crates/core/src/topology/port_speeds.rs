@@ -1,12 +1,13 @@
 //! How fast the ports of hosts are, from what connections carry while a job runs.
 //!
-//! A connection says two things of an interval: how many bytes have come to its other end, and for how long it had any on its way.
-//! Time in which a rank had nothing to send, or no room at its receiver, is none of that: so a rank that calls late looks no
-//! slower than another one. A flow is limited by the port of the one or of the other host, and the flows of a slow port are all
-//! slow. So ports are looked at like links that share bandwidth max-min fairly (Bertsekas and Gallager, *Data Networks*, 6.5.2),
-//! from the one whose fastest flow is the slowest: it limits its flows, and what they carry together is its rate. Its
-//! flows then count at their other ends as what they carry, and the next port is looked at without them. A port of which all flows
-//! are limited elsewhere is at least as fast as they are together.
+//! A connection reports two facts about an interval: how many bytes have reached its other end, and for how long any of
+//! its bytes were on their way. Time in which a rank had nothing to send, or no room at its receiver, is not included.
+//! So a rank that calls late looks no slower than another one. A flow is limited by the port of one of its two hosts,
+//! and the flows of a slow port are all slow. So ports are treated like links that share bandwidth max-min fairly
+//! (Bertsekas and Gallager, *Data Networks*, 6.5.2). The first is the port whose fastest flow is the slowest: it limits
+//! its flows, and the sum of their rates is its rate. The rates of its flows are then subtracted at their other ends,
+//! and the next port is examined without them. A port whose flows are all limited elsewhere is at least as fast as
+//! their sum.
 //!
 //! One with a flow to one host only says nothing: either end may be what limits the flow.
 
@@ -25,7 +26,7 @@ pub struct HostFlow {
     pub microseconds: u64,
 }
 
-/// What the port of a host carries each way; `None` for a way of which an interval says nothing.
+/// The rate of a host's port each way; `None` if an interval shows nothing about a way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeenPort {
     /// From the host.

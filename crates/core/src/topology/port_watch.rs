@@ -1,9 +1,9 @@
 //! When plans are to take ports as they are seen: not for one slow call, and not again and again.
 //!
-//! A [`PortWatch`] is given what went between hosts in one interval after the other. It keeps the speeds that plans use, and changes
-//! them only if a port is twice or half as fast in [`INTERVALS`] intervals one after the other. After a change it waits.
-//! Where changes follow each other soon, each wait is twice as long as the last one, as routers damp routes that flap (RFC 2439):
-//! so a rate that flaps changes plans ever more rarely.
+//! A [`PortWatch`] is given the traffic between hosts in one interval after the other. It keeps the speeds that plans
+//! use, and changes them only if a port is twice or half as fast in [`INTERVALS`] consecutive intervals. After a change
+//! it waits. If changes follow each other soon, each wait is twice as long as the last one, as routers damp routes that
+//! flap (RFC 2439). So a rate that flaps changes plans more and more rarely.
 
 use super::port_speeds::{HostFlow, SeenPort, SeenRate, seen_ports};
 use alloc::{
@@ -19,7 +19,7 @@ const SLOW_BELOW: u16 = 350;
 const FAST_FROM: u16 = 450;
 /// A speed is another one if it is at least so many times as much as plans use, or at most one part of as many.
 const DIFFERS: u32 = 2;
-/// In so many intervals one after the other a port has to be another speed.
+/// A port must have another speed in this many consecutive intervals.
 pub const INTERVALS: usize = 3;
 /// So many intervals pass after a change before the next one, at the least and at the most.
 const LEAST_WAIT: u32 = 4;
@@ -71,7 +71,7 @@ pub struct PortWatch {
 }
 
 impl PortWatch {
-    /// Of these hosts, by numbers as [`HostFlow`] has them, whose ports plans take for equal.
+    /// Watches these hosts, numbered as in [`HostFlow`]. Plans take their ports as equal.
     pub fn new(hosts: impl IntoIterator<Item = u32>) -> Self {
         let held = hosts.into_iter().map(|host| (host, PortSpeeds::WHOLE)).collect();
         Self { held, recent: BTreeMap::new(), wait: 0, last_wait: LEAST_WAIT, since: u32::MAX }

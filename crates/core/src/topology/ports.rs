@@ -1,7 +1,8 @@
 //! The ports of hosts: how fast each host sends and receives in all, whatever host is at the other end.
 //!
-//! Behind a switch all pairs of hosts share the ports of the two, so a rate for each pair says too much: three hosts that send to
-//! a fourth at once get a third of its port each. Ports are kept apart from links, which belong to one pair alone.
+//! Behind a switch all pairs of hosts share their ports, so a rate for each pair is misleading. For example, three
+//! hosts that send to a fourth at once get a third of its port each. Ports are kept apart from links, which belong to
+//! one pair alone.
 
 use super::{LinkMatrix, MOST_SITES, Port, Sites, Topology, TopologyError, TopologyPort, port::UNIT};
 use alloc::{collections::BTreeMap, format, string::String, vec, vec::Vec};
@@ -124,7 +125,7 @@ impl Ports {
         first.out == first.into && self.of_ranks.iter().all(|port| *port == first)
     }
 
-    /// Those of these ranks, in their order.
+    /// The ports of these ranks, in their order.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -135,8 +136,7 @@ impl Ports {
         Self { of_ranks, sites, nanoseconds: self.nanoseconds }
     }
 
-    /// Those of ranks of which each runs on one of these hosts, where the nodes of the ports have these names; see
-    /// [`LinkMatrix::placed`].
+    /// The ports of ranks on these hosts, from ports of nodes with these names; see [`LinkMatrix::placed`].
     ///
     /// # Errors
     /// [`TopologyError::Whole`] for a host that no node is while others are, and for another number of nodes than of ranks.
@@ -147,8 +147,8 @@ impl Ports {
         })
     }
 
-    /// Those in which all ranks of a host have the port that the first of them has of which one is known; `hosts` has a number for
-    /// each rank's host.
+    /// The same ports, but all ranks of a host have the port of its first rank with a known port. `hosts` has a number
+    /// for each rank's host.
     #[must_use]
     pub fn shared<H: Ord + Copy>(&self, hosts: &[H]) -> Self {
         let mut of_hosts = BTreeMap::new();
@@ -182,8 +182,8 @@ impl Ports {
         (0..self.size().min(hosts.len())).filter(is_first).map(listed).collect()
     }
 
-    /// Those of which none is slower than a link between hosts that goes through it: what one flow carries, its two ports carry, and the
-    /// uplinks of its two sites.
+    /// The same ports, but none slower than a link between hosts that goes through it. If one flow reaches a rate, its
+    /// two ports and the uplinks of its two sites do, too.
     #[must_use]
     pub fn at_least(&self, links: &LinkMatrix, hosts: &[u32]) -> Self {
         let mut raised = self.clone();
@@ -207,9 +207,9 @@ impl Ports {
         raised
     }
 
-    /// Whether these ports explain how fast links between hosts are: no link is slower than half of what the ports of its two
-    /// ends let through. A slower one has something else in its way, such as a cable of which nothing is known. Links between sites
-    /// are explained by the uplinks of these, which others use while a pair is measured.
+    /// Whether these ports explain the speed of links between hosts: no link is slower than half of the rate of the
+    /// ports at its two ends. A slower link is limited by something unknown, such as a cable. Links between sites are
+    /// explained by the sites' uplinks, which others use while a pair is measured.
     pub fn explain(&self, links: &LinkMatrix, hosts: &[u32]) -> bool {
         let host = |rank: usize| hosts.get(rank).map_or((1, rank as u32), |host| (0, *host));
         let size = self.size().min(links.size());

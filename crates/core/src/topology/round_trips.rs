@@ -1,8 +1,9 @@
 //! How long messages are on their way between hosts, as rank 0 sees it while a world forms.
 //!
-//! Each rank has a connection to rank 0 then, whose kernel knows the least round trip of it, from TCP's own handshake on (RFC 9293; the
-//! minimum filter of BBR, Cardwell et al., 2016). So nothing more is sent, and nothing waits. What ranks other than 0 have
-//! between them is not measured: it is taken to be the longest way to rank 0, which is at least half of the longest there is.
+//! At that time each rank has a connection to rank 0. Its kernel knows the least round trip of that connection, from
+//! TCP's own handshake on (RFC 9293; the minimum filter of BBR, Cardwell et al., 2016). So nothing more is sent, and
+//! nothing waits. The latency between ranks other than 0 is not measured. It is taken to be the longest one to rank 0,
+//! which is at least half of the longest of all.
 
 use alloc::vec::Vec;
 
@@ -21,7 +22,8 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// Those of ranks on these hosts, by rank, with rank 0 the first; 0 stands for what is not known. All of none is nothing at all.
+    /// The round trips of ranks on these hosts, by rank, with rank 0 first; 0 means unknown. If none is known, the
+    /// result is empty.
     ///
     /// Times are rounded down to quarters of powers of two, so that one network leads to one plan.
     pub fn new(microseconds: &[u32], hosts: &[u32]) -> Self {
@@ -34,7 +36,8 @@ impl RoundTrips {
         if all.iter().all(|time| *time == 0) { Self::default() } else { Self { microseconds: all } }
     }
 
-    /// What has these numbers, which are [`numbers`](Self::numbers) of another process; `None` if one is longer than any that counts.
+    /// Round trips with these [`numbers`](Self::numbers) from another process. `None` if one is longer than the longest
+    /// that is used.
     pub fn of_numbers(numbers: Vec<u32>) -> Option<Self> {
         numbers.iter().all(|time| *time <= MOST_MICROSECONDS).then_some(Self { microseconds: numbers })
     }
@@ -44,7 +47,7 @@ impl RoundTrips {
         &self.microseconds
     }
 
-    /// Those of these ranks, in their order.
+    /// The round trips of these ranks, in their order.
     #[must_use]
     pub fn among(&self, ranks: &[u32]) -> Self {
         if self.microseconds.is_empty() {

@@ -1,13 +1,13 @@
 //! How much a link carries, from batches of messages that its receiver times.
 //!
-//! A busy machine stops a receiver for milliseconds. What has arrived in that time is read at once, so a batch that is timed from there
-//! looks too fast, and a stop within a batch makes it too slow. Therefore
+//! A busy machine stops a receiver for milliseconds. Messages that have arrived in that time are read at once. So a
+//! batch that is timed from that moment looks too fast, and a stop within a batch makes it look too slow. Therefore:
 //!
 //! * messages on their way fill the link while the receiver is stopped: a quarter to half of a batch is on its way at a time;
-//! * the clock runs from the message in the middle of a batch to its last one: the first half takes what a token bucket has
-//!   saved and what TCP needs to begin;
-//! * a batch counts only if it and its later half take long enough, and if one of four times as many bytes is not much faster:
-//!   a small batch takes long also where the receiver is stopped all the time;
+//! * the clock runs from the message in the middle of a batch to its last one. The first half uses up the saved tokens
+//!   of a token bucket, and lets TCP begin;
+//! * a batch is used only if it and its later half take long enough, and if a batch of four times as many bytes is not
+//!   much faster. A small batch also takes long if the receiver is stopped all the time;
 //! * the link carries the median of several batches.
 
 use alloc::vec::Vec;
@@ -27,12 +27,12 @@ const PROBE: f64 = 4.0;
 /// How much faster it is, at least, if the first one does not count after all.
 const FASTER: f64 = 1.5;
 
-/// So many messages of so many bytes.
+/// Messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageBatch {
     /// How many.
     pub messages: u64,
-    /// Of each.
+    /// The bytes of each message.
     pub bytes: u64,
 }
 
@@ -80,7 +80,8 @@ impl MessageBatch {
 }
 
 impl LinkSamples {
-    /// `target` and `limit` are nanoseconds of a batch and of all together; `round_trip` those of an empty message there and back.
+    /// `target` and `limit` are the nanoseconds of one batch and of all together; `round_trip` is the time of an empty
+    /// message there and back.
     pub fn new(target: u64, limit: u64, round_trip: u64) -> Self {
         // Twice what is on its way within a round trip.
         let messages = MESSAGES_IN_FLIGHT.saturating_mul(target) / round_trip.saturating_mul(2).max(1);
@@ -103,7 +104,7 @@ impl LinkSamples {
         (!is_known && !is_over).then_some(self.next)
     }
 
-    /// Takes the times of the batch that [`next`](Self::next) gave. Whether it counts.
+    /// Takes the times of the batch that [`next`](Self::next) gave. Returns whether the batch is used.
     pub fn add(&mut self, times: BatchTimes) -> bool {
         let (batch, BatchTimes { first, half, all }) = (self.next, times);
         let (whole, later) = (all.saturating_sub(first), all.saturating_sub(half));
@@ -129,8 +130,8 @@ impl LinkSamples {
         counts
     }
 
-    /// What the link carries, in bytes per second, at least 1: the median of the batches that count. If none did, the average of
-    /// the batch of the most bytes.
+    /// The rate of the link, in bytes per second, at least 1: the median of the batches that are used. If none is, this
+    /// is the average of the batch with the most bytes.
     pub fn bytes_per_second(&self) -> u64 {
         let mut speeds = self.speeds.clone();
         speeds.sort_unstable();

@@ -72,7 +72,7 @@ impl Sites {
         &self.uplinks
     }
 
-    /// Those of these ranks, in their order.
+    /// The sites of these ranks, in their order.
     ///
     /// # Panics
     /// If there is no such rank.

@@ -3,8 +3,8 @@
 use super::{NodeKind, Topology};
 use alloc::vec::Vec;
 
-/// The switch of each rank, and what switches carry to and from the rest of the machine, as PCIe switches do: the GPUs behind one
-/// share its way to the processor.
+/// The switch of each rank, and the rates of switches to and from the rest of the machine. This models PCIe switches,
+/// where all GPUs behind a switch share its way to the processor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Switches {
     /// By rank: the number of its switch.
@@ -16,8 +16,9 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// Those of a topology in which each rank has links with a switch, in both directions, and each of these switches with a node that
-    /// is no rank: of several the fastest counts. `None` for any other topology.
+    /// The switches of a topology in which each rank has links with a switch, in both directions, and each of these
+    /// switches with a node that is no rank. If there are several, the fastest link is used. `None` for any other
+    /// topology.
     pub fn of(topology: &Topology) -> Option<Self> {
         let (ranks, nodes) = (topology.ranks(), topology.nodes());
         let fastest = |from: usize, to: usize| {

@@ -1,8 +1,8 @@
 //! Trees over the links between ranks: MXNet's, better ones, and those for large buffers.
 //!
-//! A tree's *rounds* are those of a broadcast along it in which a rank sends or receives one message per round. The *load* of a
-//! link is the number of trees that use it, divided by its weight. An all-reduce goes up and down each edge, so that a tree uses
-//! a link in both directions, and the lesser of their weights counts.
+//! A tree's *rounds* are the rounds of a broadcast along it in which a rank sends or receives one message per round.
+//! The *load* of a link is the number of trees that use it, divided by its weight. An all-reduce goes up and down each
+//! edge, so a tree uses a link in both directions, and the lesser of their weights is used.
 //!
 //! ```
 //! use herringbone_core::topology::{LinkMatrix, trees::{TreeMode, TreeRequest, plan}};

@@ -6,7 +6,7 @@ use alloc::{string::String, vec::Vec};
 /// What is known of the ways between ranks. Ports decide where they are known, because the links of a host share its port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wiring {
-    /// The links, each of which belongs to one pair.
+    /// The links, one for each pair.
     pub links: Option<LinkMatrix>,
     /// The ports of the ranks' hosts.
     pub ports: Option<Ports>,
@@ -24,7 +24,7 @@ impl Wiring {
     /// That between the [ranks](Topology::ranks) of a topology. A topology with ports may have no links.
     ///
     /// # Errors
-    /// As [`LinkMatrix::of`] and [`Ports::of`]; also where no links that carry both ways connect all ranks.
+    /// As [`LinkMatrix::of`] and [`Ports::of`], even if no links that carry both ways connect all ranks.
     pub fn of(topology: &Topology) -> Result<Self, TopologyError> {
         let ports = Ports::of(topology)?;
         if ports.is_some() && topology.links().is_empty() {

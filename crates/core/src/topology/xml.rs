@@ -1,4 +1,5 @@
-//! As much of XML as topologies use: elements with attributes, comments and declarations. Text between elements does not count.
+//! The part of XML that topologies use: elements with attributes, comments and declarations. Text between elements is
+//! ignored.
 
 use super::TopologyError;
 use super::text::{Position, TextCursor, shown};

@@ -4,10 +4,11 @@
 //! is spans of the category [`PHASE`] in the same row, and arrows of the category [`MESSAGE`] lead from one process's
 //! spans to another's. Times are from the process's own monotonic clock; [`CLOCK`] has the offsets between clocks.
 
-/// Metadata: the process and job that wrote a file. Its arguments are `version` ([`VERSION`]), `job`, `role`, `number`
-/// (of the process in its role), `member` (its identity in the job), `world` (the number of ranks), `process` (its
-/// number in the operating system), `host`, `began` and `clock`. `began` is when the file was begun, in nanoseconds.
-/// `clock` is a text that only processes with the same monotonic clock share; it is empty if that is unknown.
+/// Metadata: the process and job that wrote a file. Its arguments are `version` ([`VERSION`]), `job`, `role`, `number`,
+/// `member`, `world`, `process`, `host`, `began` and `clock`. `number` is the process's number in its role, `member`
+/// its identity in the job, and `process` its number in the operating system. `world` is the number of ranks. `began`
+/// is when the file was begun, in nanoseconds. `clock` is a text that only processes with the same monotonic clock
+/// share; it is empty if that is unknown.
 pub const PROCESS: &str = "herringbone timeline";
 /// The form of the files.
 pub const VERSION: u64 = 1;

@@ -48,8 +48,9 @@ pub enum VerifyError {
         /// How many workers there are.
         workers: u32,
     },
-    /// Chunks that lie side by side in each segment, where they may not: the collective gives them their places, they are coded, or sums are
-    /// folded in an order of the chunks', so that their bits would depend on how many segments there are.
+    /// Chunks lie side by side in each segment, although they must not. The collective gives them their places, they
+    /// are coded, or sums are folded in an order of the chunks, so that their bits would depend on the number of
+    /// segments.
     #[error("chunks cannot lie side by side in the segments of {collective}: {why}")]
     SideBySide {
         /// The collective.
@@ -86,7 +87,7 @@ pub enum VerifyError {
         /// The receiver.
         to: Rank,
     },
-    /// A reducer that sends to a reducer: it would wait for ever to hear that the other one is done.
+    /// A reducer that sends to a reducer: it would wait forever for the report that the other one is done.
     #[error(
         "rank {reducer} sends to rank {to}, and both are reducers: a reducer ends when those that it sends to say that they hold \
          the result, which only workers say; send it through a worker"
@@ -97,7 +98,8 @@ pub enum VerifyError {
         /// The receiver.
         to: Rank,
     },
-    /// A worker that sends to a reducer and hears nothing of it: the reducer would wait for ever to hear that it is done.
+    /// A worker that sends to a reducer and receives nothing from it: the reducer would wait forever for the report
+    /// that it is done.
     #[error(
         "rank {worker} sends to rank {reducer}, a reducer that sends it nothing: a reducer ends when all workers that it exchanges \
          messages with say that they hold the result, which they say to reducers that send to them; let it answer"
@@ -108,8 +110,8 @@ pub enum VerifyError {
         /// The reducer.
         reducer: Rank,
     },
-    /// These ranks wait for each other for ever, if lanes hold nothing. With lanes that hold something, they still
-    /// may: it then depends on how long the message is.
+    /// These ranks wait for each other forever, if lanes hold nothing. With lanes that hold something, they still
+    /// might: it then depends on the length of the message.
     #[error("deadlock: {}", StuckRanks(stuck))]
     Deadlock {
         /// The first step that each rank cannot finish, by rank; ranks that finish are left out.
@@ -305,7 +307,7 @@ pub enum StepFault {
         /// The place.
         place: Place,
     },
-    /// A chunk that this rank has encoded before: what was left of it would be fed back twice.
+    /// A chunk that this rank has encoded before: its error would be fed back twice.
     #[error("encodes chunk {chunk} again, so that what was left of it counts twice")]
     ChunkEncodedTwice {
         /// The chunk.
@@ -335,7 +337,7 @@ pub enum StepFault {
     WrongMessageSpan {
         /// The sender.
         lane: Rank,
-        /// Of how many it is.
+        /// How many chunks it has.
         actual: u32,
         /// How many the step takes.
         expected: u32,
@@ -350,7 +352,7 @@ pub enum StepFault {
         /// That of the first slot.
         expected: Form,
     },
-    /// A step for several chunks of the user's buffer, of which some are the input's still and some the output's.
+    /// A step for several chunks of the user's buffer, where some are still input and some already output.
     #[error(
         "some of the {span} chunks from {place} on are written already, and some are not: they lie in two buffers"
     )]
@@ -370,8 +372,8 @@ pub enum StepFault {
         /// The chunk that was in it before.
         before: Chunk,
     },
-    /// In a proof by symmetry: a fold of which a shift makes another one, or a message that nothing corresponds to on other ranks. Such
-    /// a schedule is proven rank by rank.
+    /// In a proof by symmetry, a shift turns a fold into another one, or a message has no counterpart on other ranks.
+    /// Such a schedule is proven rank by rank.
     #[error("what it makes is not what it makes on other ranks after a shift")]
     Unlike,
     /// A receive without a message.

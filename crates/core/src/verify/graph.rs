@@ -1,11 +1,11 @@
 //! The joined dependency graph of all ranks' steps, in flat arrays.
 //!
 //! Nodes are steps. Two steps of a rank are ordered if they **conflict**: they touch the same place and one of them
-//! writes it. Steps that share a lane in the same direction are ordered by its messages: a receive follows its
-//! message's send, and a send follows the receive of the message before it on the same lane. Nothing else is.
+//! writes it. Steps that share a lane in the same direction are ordered by its messages. A receive follows its
+//! message's send, and a send follows the receive of the message before it on the same lane. Nothing else is ordered.
 //!
-//! Thousands of ranks that all talk to all have tens of millions of steps, so an array by step or by message is a
-//! large share of what a proof takes: nothing is kept that follows from something else.
+//! Thousands of ranks that all talk to all have tens of millions of steps, so an array by step or by message is a large
+//! share of a proof's memory. Nothing is stored that follows from something else.
 
 use super::{
     error::{StepFault, VerifyError},

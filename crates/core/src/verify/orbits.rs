@@ -1,8 +1,9 @@
-//! Terms up to shifts: sums that turn with the ranks, as those of a ring do.
+//! Terms up to shifts: sums that turn with the ranks, as in a ring.
 //!
-//! A shift of the ranks takes each input to another one, and each sum to the sum of the operands' counterparts. All terms that shifts make
-//! of one are its **orbit**. So a term is an orbit and a shift of the orbit's first term, and its counterpart is the same orbit with the
-//! sum of both shifts: no counterpart is written out, and a ring of N ranks has N orbits of sums, not N² sums.
+//! A shift of the ranks takes each input to another one, and each sum to the sum of the operands' counterparts. All
+//! terms that shifts make of one are its **orbit**. So a term is an orbit and a shift of the orbit's first term, and
+//! its counterpart is the same orbit with the sum of both shifts. No counterpart is written out, and a ring of N ranks
+//! has N orbits of sums, not N² sums.
 
 use super::flaw::Flaw;
 use crate::schedule::Symmetry;

@@ -1,20 +1,24 @@
 //! Proving a schedule whose ranks all do the same by what one of them does.
 //!
-//! The programs of such a [schedule](Symmetry) are counterparts of the first worker's, and of the first reducer's, by definition, so a shift takes
-//! the joined graph of all ranks onto itself: steps to steps, places to places, messages to messages, and the k-th message of a lane
-//! to the k-th of its counterpart. That gives a smaller graph, the **quotient**, with a node for each step of the first worker, and of the
-//! first reducer, and an edge where there is one between any steps alike to these. What the quotient shows holds of all:
+//! The programs of such a [schedule](Symmetry) are counterparts of the first worker's, and of the first reducer's, by
+//! definition. So a shift takes the joined graph of all ranks onto itself. It takes steps to steps, places to places,
+//! messages to messages, and the k-th message of a lane to the k-th of its counterpart. That gives a smaller graph, the
+//! **quotient**. It has a node for each step of the first worker, and of the first reducer, and an edge wherever any
+//! steps alike to these have one. The quotient's properties hold for all:
 //!
-//! * **No deadlock.** A cycle of the whole graph is, step by step, one of the quotient. And the other way round: a cycle of the quotient
-//!   is a way from a step to its counterpart after a shift; as often repeated as it takes that shift to come back to where it began, it is a
-//!   cycle of the whole. So both have a cycle or none has, in the joined graph and in the one of [serial](run::serial) order.
-//! * **The right result.** Steps run on the terms that the first rank has. What it receives from another rank is the counterpart of
-//!   what it sends itself, and each term that is sent has a [counterpart](Shifts). A step that makes a term of others has to make its
-//!   counterpart of theirs: a receive, a copy and a code do so as they are, and what folds do is [checked](Shifts::folded_alike). The first
-//!   worker ends with what the collective promises, which a shift changes as it changes the ranks and chunks: so do all. All workers agree
-//!   about a chunk because its results on the first one are counterparts of each other, by the shifts that take chunk to chunk.
-//! * **All else** that is said of a schedule is said of single ranks, of which each is like the first: places, forms, chunks, counts, cost,
-//!   restarts, and that reducers hear of their workers. Rounds are chains of messages, and a shift takes chains to chains.
+//! * **No deadlock.** A cycle of the whole graph is, step by step, one of the quotient. Conversely, a cycle of the
+//!   quotient is a way from a step to its counterpart after a shift. Repeated until that shift comes back to its
+//!   beginning, it is a cycle of the whole graph. So both have a cycle or none has, in the joined graph and in the one
+//!   of [serial](run::serial) order.
+//! * **The right result.** Steps run on the terms of the first rank. A message that it receives from another rank is
+//!   the counterpart of one that it sends itself, and each term that is sent has a [counterpart](Shifts). A step that
+//!   makes a term of others has to make its counterpart of theirs. Receives, copies and codes always do, and folds are
+//!   [checked](Shifts::folded_alike). The first worker ends with the result that the collective promises. A shift
+//!   changes this result as it changes the ranks and chunks, so all workers end with it. All workers agree about a
+//!   chunk because its results on the first one are counterparts of each other, by the shifts that take chunk to chunk.
+//! * **All other properties** of a schedule are properties of single ranks, and each rank is like the first: places,
+//!   forms, chunks, counts, cost, restarts, and that reducers hear of their workers. Rounds are chains of messages, and
+//!   a shift takes chains to chains.
 //!
 //! What is not so is not refused here: the schedule is proven rank by rank, or refused, if that can be done.
 

@@ -33,12 +33,12 @@ pub struct ServerLife {
     pub life: u64,
 }
 
-/// An epoch that counts.
+/// An epoch that is settled: all its servers have promised it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettledEpoch {
     /// Which.
     pub epoch: Epoch,
-    /// Of each range, who has it.
+    /// The owner and copies of each range.
     pub tenures: Vec<Tenure>,
 }
 
@@ -75,11 +75,11 @@ pub struct CopyPlace {
     pub sequence: Option<u64>,
 }
 
-/// Who has which range in an epoch: of each of `servers` ranges the owner and the copies, of which there are to be `replicas`.
+/// The owner and copies of each of `servers` ranges in an epoch, with `replicas` copies of each if possible.
 ///
-/// Range `i` is server `i`'s by rights, and copies of it are on the servers after it. Whoever holds it whole owns it: server
-/// `i` if it has all that was executed, else the next one that has. Those that hold it whole keep it until those that are to
-/// have it by rights hold it, too. `before` is what was so in the epoch before, if there was one.
+/// By default server `i` owns range `i`, and the servers after it have copies. The owner must hold the range whole: it
+/// is server `i` if it has all executed operations, otherwise the next server that has. Servers that hold it whole keep
+/// it until the default owner and copies hold it, too. `before` has the tenures of the epoch before, if there was one.
 pub fn lay_out(
     epoch: EpochId,
     servers: u32,

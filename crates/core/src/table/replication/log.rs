@@ -20,7 +20,7 @@ pub struct RangeLog {
 }
 
 impl RangeLog {
-    /// Of a range that begins with an image after so many operations.
+    /// The log of a range that begins with an image after `sequence` operations.
     pub fn at(sequence: u64) -> Self {
         Self { sequence, stable: sequence, ..Self::default() }
     }
@@ -35,8 +35,9 @@ impl RangeLog {
         self.stable
     }
 
-    /// This server owns the range in a new epoch, with these copies. One that holds the range whole, and lacks operations that
-    /// are not kept here any more, is waited for, and gets an image, as those do that do not hold it whole.
+    /// This server owns the range in a new epoch, with these copies. A copy might hold the range whole and lack
+    /// operations that are not kept here any more. The owner waits for it and sends it an image, as it does for copies
+    /// that do not hold the range whole.
     pub fn own(&mut self, copies: &[CopyPlace]) {
         self.whole = copies.iter().filter_map(|copy| Some((copy.server, copy.sequence?))).collect();
         let is_short = |copy: &&CopyPlace| copy.sequence.is_none_or(|sequence| sequence < self.stable);
@@ -67,7 +68,7 @@ impl RangeLog {
         is_next
     }
 
-    /// A copy hears that all have so many.
+    /// A copy learns that all copies have `stable` operations.
     pub fn settled_to(&mut self, stable: u64) {
         let stable = stable.min(self.sequence);
         while self.stable < stable && self.tail.pop_front().is_some() {
@@ -75,7 +76,7 @@ impl RangeLog {
         }
     }
 
-    /// A copy has so many. Returns whether more operations are stable now.
+    /// A copy has `sequence` operations. Returns whether more operations are stable now.
     pub fn has(&mut self, server: u32, sequence: u64) -> bool {
         let before = self.stable;
         if let Some(has) = self.whole.get_mut(&server).filter(|_| !self.imaged.contains(&server)) {
@@ -85,7 +86,8 @@ impl RangeLog {
         self.stable > before
     }
 
-    /// A copy has an image, and so many operations, and counts from now on. Returns `false` if it got none.
+    /// A copy has an image and `sequence` operations, and is included from this moment on. Returns `false` if it got
+    /// none.
     pub fn count(&mut self, server: u32, sequence: u64) -> bool {
         let is_imaged = self.imaged.remove(&server);
         if is_imaged {

@@ -7,7 +7,7 @@ use super::{
 use crate::session::{Malformed, Reader, Writer};
 use alloc::vec::Vec;
 
-/// The most bytes of a payload between servers: an operation has those of its request, and the words around it.
+/// The most bytes of a payload between servers: an operation has its request's bytes, and the words around it.
 pub const PEER_BYTES: usize = PAYLOAD_BYTES + (4 << 10);
 
 /// What one server says to another.
@@ -15,9 +15,9 @@ pub const PEER_BYTES: usize = PAYLOAD_BYTES + (4 << 10);
 pub enum PeerMessage {
     /// That it lives, and where it stands. Several times a second, and whenever that changes.
     Standing {
-        /// The last epoch of which it knows that it counts, and that it is in.
+        /// The last epoch that it is in and that it knows to be settled.
         epoch: Option<Epoch>,
-        /// Whether it has promised epochs of which it does not know whether they count.
+        /// Whether it has promised epochs without knowing whether they are settled.
         is_unsure: bool,
         /// The epoch that it proposes: all others that it has proposed after `epoch` will never count.
         proposes: Option<EpochId>,
@@ -28,16 +28,16 @@ pub enum PeerMessage {
     },
     /// To look for the others with it, for one is lost.
     Call {
-        /// The last epoch of which it knows that it counts.
+        /// The last epoch that it knows to be settled.
         settled: EpochId,
     },
     /// It comes to the lowest that may live, which is to decide.
     Come(Candidacy),
     /// It comes no longer.
     Withdraw,
-    /// It may go on without whoever hears this.
+    /// The sender might continue without the receiver.
     GiveUp,
-    /// The next epoch. `bases` are all epochs of which the next one needs a majority.
+    /// The next epoch. `bases` are all epochs in which the next one needs a majority.
     Propose {
         /// The epoch.
         epoch: Epoch,
@@ -58,13 +58,13 @@ pub enum PeerMessage {
         /// The highest that it knows of.
         highest: EpochId,
     },
-    /// The epoch counts.
+    /// The epoch is settled.
     Commit(SettledEpoch),
     /// An operation of a range, from its owner.
     Operate {
         /// The owner's epoch.
         epoch: EpochId,
-        /// Of which range.
+        /// The range.
         range: u32,
         /// Its number.
         sequence: u64,
@@ -73,11 +73,11 @@ pub enum PeerMessage {
         /// What it is.
         operation: Vec<u8>,
     },
-    /// A copy has executed so many.
+    /// A copy has executed `sequence` operations.
     Executed {
         /// The copy's epoch.
         epoch: EpochId,
-        /// Of which range.
+        /// The range.
         range: u32,
         /// How many.
         sequence: u64,
@@ -86,7 +86,7 @@ pub enum PeerMessage {
     Image {
         /// The owner's epoch.
         epoch: EpochId,
-        /// Of which range.
+        /// The range.
         range: u32,
         /// What becomes of what the copy has.
         part: ImagePart,
@@ -98,7 +98,7 @@ pub enum PeerMessage {
 /// Which part of an image comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImagePart {
-    /// It begins: the copy forgets what it has. The range has seen so many operations.
+    /// It begins: the copy forgets what it has. The range has seen `sequence` operations.
     Begin {
         /// How many.
         sequence: u64,
@@ -114,7 +114,7 @@ pub enum ImagePart {
 /// What a server brings that comes to a decider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidacy {
-    /// The last epoch of which it knows that it counts.
+    /// The last epoch that it knows to be settled.
     pub settled: Option<SettledEpoch>,
     /// Those after it that may have come to count.
     pub possible: Vec<Epoch>,

@@ -8,7 +8,7 @@ use super::{
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 
-/// After so many milliseconds without a sign of life a server counts as silent.
+/// After this time without a sign of life a server is silent.
 pub const SILENCE_MILLISECONDS: u64 = 5_000;
 /// Between two signs of life.
 const BEAT: u64 = 200;
@@ -20,7 +20,7 @@ const FRESH: u64 = 1_000;
 const SLEEP: u64 = SILENCE_MILLISECONDS / 2;
 
 impl TableNode {
-    /// The server `own` of so many, each range of which is to have so many copies.
+    /// The server `own` of `servers`, with `replicas` copies of each range.
     pub fn new(own: ServerLife, servers: u32, replicas: u32) -> Self {
         Self {
             own,
@@ -53,8 +53,8 @@ impl TableNode {
         core::mem::take(&mut self.outputs)
     }
 
-    /// There is a connection with a process. Of two processes in one place the first one stays while it is well: then this
-    /// returns `false`, and the caller ends the new connection. Otherwise the new connection takes the place of one that there was,
+    /// A process has connected. If two processes claim one place, the first one stays while it is well: then this
+    /// returns `false`, and the caller ends the new connection. Otherwise the new connection replaces the earlier one,
     /// which the caller ends.
     ///
     /// On a connection that it ends it says [`PeerMessage::GiveUp`] first: the process at the other end is not to take that
@@ -324,7 +324,7 @@ impl TableNode {
         self.settled.as_ref()?.tenures.get(range as usize)
     }
 
-    /// The last epoch that counts and that it is in, for people.
+    /// The last epoch that is settled and that this server is in, for display.
     pub fn settled(&self) -> Option<&SettledEpoch> {
         self.settled.as_ref()
     }

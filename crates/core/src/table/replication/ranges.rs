@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 /// How many operations of a range there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeProgress {
-    /// That were executed here.
+    /// The operations that were executed here.
     pub executed: u64,
-    /// Of these, that all copies have.
+    /// The operations among these that all copies have.
     pub settled: u64,
 }
 
@@ -89,8 +89,8 @@ impl TableNode {
         self.outputs.push(NodeOutput::Settled { range, sequence: stable });
     }
 
-    /// This server, the owner, has executed an operation. Returns its number: once so many are
-    /// [settled](NodeOutput::Settled) what came of it may be told.
+    /// This server, the owner, has executed an operation. Returns its number. Once an output
+    /// [`Settled`](NodeOutput::Settled) reaches that number, the result can be sent.
     pub fn append(&mut self, range: u32, operation: Vec<u8>) -> u64 {
         let Some(held) = self.ranges.get_mut(&range) else { return 0 };
         let before = held.log.stable();

@@ -14,8 +14,8 @@ use alloc::{
 
 /// A server of tables among others.
 ///
-/// It has no connections and no clock, and the tables are its caller's: its caller tells it what happens, in milliseconds from any
-/// beginning, and does what it [says](NodeOutput), in that order.
+/// It has no connections, no clock and no tables; its caller has them. The caller reports each event, with the time in
+/// milliseconds since any moment, and follows the [outputs](NodeOutput) in their order.
 #[derive(Debug)]
 pub struct TableNode {
     pub(super) own: ServerLife,
@@ -111,7 +111,7 @@ pub(super) struct HeldLog {
 /// An image that goes to a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentImage {
-    /// Of which range.
+    /// The range.
     pub range: u32,
     /// The place of the server.
     pub to: u32,
@@ -144,14 +144,14 @@ pub enum NodeOutput {
         /// Which.
         range: u32,
     },
-    /// Execute an operation of a range, of which this server has a copy.
+    /// Execute an operation of a range. This server has a copy of it.
     Execute {
         /// Which range.
         range: u32,
         /// What.
         operation: Vec<u8>,
     },
-    /// All copies have so many operations of a range: what came of these may be told.
+    /// All copies have `sequence` operations of a range, so their results can be sent.
     Settled {
         /// Which range.
         range: u32,
@@ -179,8 +179,8 @@ pub enum NodeOutput {
         /// The last piece.
         record: Vec<u8>,
     },
-    /// A new epoch counts, and this server is in it.
+    /// A new epoch is settled, and this server is in it.
     Entered,
-    /// Others have gone on without this server.
+    /// Others have continued without this server.
     LeftBehind,
 }

@@ -1,4 +1,4 @@
-//! Small changes of trees, by chance, kept if they cost little: less and less as time goes on.
+//! Small random changes of trees, kept if they cost little, where the limit falls with time.
 
 use super::broadcast::{Parents, broadcast};
 use crate::topology::{LinkMatrix, random::SplitMix};

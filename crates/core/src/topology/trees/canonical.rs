@@ -1,8 +1,8 @@
 //! The canonical tree of sums with holders that the links favour.
 //!
-//! The group's canonical tree says which partial sums meet. Which rank of a node holds its sum is free, so that the link between
-//! the two holders is: over all choices without an extra hop this finds the one whose slowest link is fastest, then the one with
-//! the most weight.
+//! The group's canonical tree determines which partial sums meet. Any rank of a node can hold its sum, so the link
+//! between two holders is free to choose. This module compares all choices without an extra hop. It finds the ones
+//! whose slowest link is fastest, and among these the one with the most weight.
 
 use super::tree::{FoundBy, SpanningTree};
 use crate::topology::LinkMatrix;

@@ -1,10 +1,10 @@
 //! The best trees over few ranks, by a search that leaves none out.
 //!
-//! Each tree takes the fewest rounds that the links allow from its root. Of all sets of such trees, one for each root, this finds one
-//! with the least worst load, and of those with that load one with the most weight.
+//! Each tree takes the fewest rounds that the links allow from its root. The search compares all sets of such trees,
+//! one tree for each root. It finds a set whose worst load is least, and among these one with the most weight.
 //!
-//! A load caps the uses of each link. The search takes the loads that links can have in ascending order, until trees fit under
-//! the caps of one. What is left of the caps decides what the remaining trees can be, so each remainder is solved once.
+//! A load caps the uses of each link. The search tries the possible loads of links in ascending order, until trees fit
+//! under the caps of one. The remaining caps determine the remaining trees, so each remainder is solved once.
 
 use super::anneal::rounds;
 use super::broadcast::Parents;

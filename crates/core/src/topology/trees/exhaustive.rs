@@ -1,7 +1,7 @@
 //! MXNet's search over all balanced trees (`BacktrackGenerateBinaryTree`).
 //!
-//! A tree is the list of its leaves: 2^d ranks, the root first. On the level of stride 2^i the rank at each position that is a
-//! multiple of 2^(i+1) is the parent of the rank one stride further; equal ranks need no link.
+//! A tree is the list of its leaves: 2^d ranks, the root first. On the level of stride 2^i the rank at each position
+//! that is a multiple of 2^(i+1) is the parent of the rank one stride further. Equal ranks need no link.
 
 use super::tree::least_rounds;
 use crate::topology::MOST_RANKS;

@@ -1,8 +1,8 @@
 //! The bound of any schedule, by the largest flows.
 //!
-//! Of a set S of ranks that leaves out some rank, the parts of all ranks in S have to leave S over the links that lead out. So for
-//! a buffer of one unit for each rank no schedule takes less time than |S| / (bandwidth that leaves S), for any S (ForestColl,
-//! Zhao and others, 2024).
+//! Let S be a set of ranks that leaves out some rank. The parts of all ranks in S have to leave S over the links that
+//! cross its boundary. So for a buffer of one unit for each rank no schedule takes less time than |S| / (bandwidth that
+//! leaves S), for any S (ForestColl, Zhao and others, 2024).
 
 use crate::topology::LinkMatrix;
 use alloc::{vec, vec::Vec};

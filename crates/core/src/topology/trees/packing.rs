@@ -1,8 +1,8 @@
-//! Trees for large buffers: each rank's part of the buffer is cut into equal slices, and each slice goes over a tree of its own,
-//! so that all links are busy.
+//! Trees for large buffers. Each rank's part of the buffer is cut into equal slices, and each slice goes over a tree of
+//! its own, so that all links are busy.
 //!
-//! The trees are improved in turns: each is taken out and grown again along the links that are then least loaded, which gives the
-//! least load that its way can have (Prim's algorithm on the largest load).
+//! The trees are improved in turns. Each is removed and grown again along the links that are then least loaded, which
+//! gives the least possible largest load on its way (Prim's algorithm on the largest load).
 
 use super::tree::{FoundBy, SpanningTree, TreeSet};
 use super::{all_reduce_bound, bound};

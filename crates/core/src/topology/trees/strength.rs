@@ -7,9 +7,9 @@
 //! * 2 (p - 1) buffers by the bandwidth of all links between the groups, for any groups;
 //! * one buffer by the bandwidth that leaves a group, for any group.
 //!
-//! Where links are alike in both directions, trees that go up and down at once reach the first for some groups, if the buffer can be
-//! cut at will: so many trees can be packed into a graph (Nash-Williams and Tutte, 1961). The groups are found as the strength
-//! of a graph is (Cunningham, 1985).
+//! If links are equal in both directions and the buffer can be cut at will, trees that go up and down at once reach the
+//! first bound for some groups. A theorem of Nash-Williams and Tutte (1961) gives the number of trees that can be
+//! packed into a graph. The groups are found as the strength of a graph is (Cunningham, 1985).
 
 use super::flow::Flow;
 use crate::topology::LinkMatrix;
