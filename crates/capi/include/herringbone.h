@@ -13,37 +13,37 @@
  *
  * Errors. Each function that can fail returns a code: HERRINGBONE_OK (0), or one of enum herringbone_error. The text of the
  * failure and, if ranks are lost, their numbers are kept per thread: see herringbone_last_error and herringbone_lost_ranks. A
- * function that fails leaves its results unset (but for herringbone_test's). No function ends the process, and none throws.
+ * function that fails leaves its results unset, except herringbone_test. No function ends the process, and none throws.
  *
  * A call that fails with HERRINGBONE_ERROR_ARGUMENT, HANDLE, UNSUPPORTED or BUFFER_SIZE was not made: the other ranks, if they
  * have made it, wait for this one's until their timeout. After all other failures of a collective the contents of its output are
- * undefined; enum herringbone_error says whether the communicator can be used again.
+ * undefined; enum herringbone_error tells whether the communicator can be used again.
  *
  * Handles. Communicators and works are numbers, which are given once per process and never again. Using one after its end, or any
  * other number, gives HERRINGBONE_ERROR_HANDLE. 0 is never a handle.
  *
- * Pointers. Buffers need no alignment; all other pointers are aligned for their types. A pointer to a buffer may be null where no
- * bytes are needed, as with a count of 0. Other pointers must not be null unless their function says so: a null pointer gives
+ * Pointers. Buffers need no alignment; all other pointers are aligned for their types. A pointer to a buffer can be null if no
+ * bytes are needed, as with a count of 0. Other pointers must not be null, unless the comment of their function permits it: a null pointer gives
  * HERRINGBONE_ERROR_ARGUMENT. The library cannot check other addresses: wrong ones are undefined behaviour, as is a count that is
  * larger than its buffer.
  *
- * Ownership. The library keeps no pointer of the caller beyond a call, with one exception: the buffers of a function whose name
- * ends in _async belong to the library until the work's handle is over. Until then the program neither frees nor writes them, and
- * does not read outputs. The library frees nothing of the caller, and the caller nothing of the library.
+ * Ownership. The library keeps no pointer of the caller beyond a call. The only exception are buffers of functions whose names
+ * end in _async: they belong to the library until the work's handle is over. Until then the program neither frees nor writes them,
+ * and does not read outputs. The library frees nothing of the caller, and the caller nothing of the library.
  *
- * Threads. All functions can be called from all threads at any time. Calls of one communicator are matched between ranks by the
- * order in which they are made, so threads that use the same communicator have to agree on an order that is the same on all
- * ranks; or each uses a communicator of its own, from herringbone_subgroup.
+ * Threads. All functions can be called from all threads at any time. Calls of one communicator are matched between ranks by their
+ * order. So threads that use the same communicator have to agree on an order that is the same on all ranks. Or each thread uses a
+ * communicator of its own, from herringbone_subgroup.
  *
  * Processes. A forked child cannot use the handles of its parent: HERRINGBONE_ERROR_FORKED. It can join a job of its own.
  * A process should call herringbone_finalize before it ends, because the other ranks take it for lost otherwise.
  *
  * Units. Times are in seconds. Counts are in elements, not in bytes.
  *
- * RABIT. Programs that continue where they were use rabit/c_api.h or herringbone/rabit.h of the same library. Between RabitInit and
- * RabitFinalize that interface has a communicator of its own, which is no handle: no function of this header can call anything on
- * it, neither a reduce-scatter, whose results nobody could keep for a lost rank, nor anything in the background. A process can use
- * both interfaces at two addresses: herringbone_init after RabitInit fails, because the address is taken, so give
+ * RABIT. Programs that continue after the loss of a process use rabit/c_api.h or herringbone/rabit.h of the same library. Between
+ * RabitInit and RabitFinalize that interface has a communicator of its own, which is no handle. No function of this header can
+ * call anything on it: neither a reduce-scatter, whose results no rank could keep for a lost one, nor anything in the background.
+ * A process can use both interfaces at two addresses. herringbone_init after RabitInit fails, because the address is taken, so give
  * herringbone_init_with another port. Only RABIT's calls survive a lost rank.
  *
  * Results. The sum of an element depends only on the inputs, the ranks and the number of ranks. It does not depend on the
@@ -76,8 +76,8 @@ extern "C" {
  * herringbone_finalize. */
 typedef uint64_t herringbone_communicator;
 
-/* An operation in the background: from a function that ends in _async until herringbone_wait returns, or herringbone_test says
- * that it is over. Each work has to be waited for, or tested until it is over: otherwise its handle is never freed. */
+/* An operation in the background: from a function that ends in _async until herringbone_wait returns, or herringbone_test
+ * reports its end. Each work has to be waited for, or tested until it is over: otherwise its handle is never freed. */
 typedef uint64_t herringbone_work;
 
 /* What functions return. A number never changes; later versions may add others. */
@@ -110,7 +110,7 @@ enum herringbone_error {
     HERRINGBONE_ERROR_CORRUPT = 12,
     /* Two ranks that both live are cut from each other. The communicator can be used again. */
     HERRINGBONE_ERROR_LINK_LOST = 13,
-    /* The handle is that of the process from which this one was forked. */
+    /* The handle belongs to the process from which this one was forked. */
     HERRINGBONE_ERROR_FORKED = 14,
     /* The communicator was aborted here, or finalized while the operation ran. */
     HERRINGBONE_ERROR_CLOSED = 15,
@@ -125,9 +125,9 @@ enum herringbone_error {
     /* An argument cannot be used: a null pointer, a number that is of no enum, a count that is too large, a timeout that is no
      * time, or options without the address that they need. */
     HERRINGBONE_ERROR_ARGUMENT = 100,
-    /* A handle is none, or is over. */
+    /* The handle does not exist, or is over. */
     HERRINGBONE_ERROR_HANDLE = 101,
-    /* The library has a bug. The communicator may be unusable. */
+    /* The library has a bug. The communicator might be unusable. */
     HERRINGBONE_ERROR_PANIC = 102
 };
 
@@ -154,19 +154,19 @@ enum herringbone_dtype {
 /* How elements are folded. */
 enum herringbone_op {
     HERRINGBONE_SUM = 0,
-    /* The sum divided by the number of ranks; of integers, toward zero. */
+    /* The sum divided by the number of ranks; integers are rounded toward zero. */
     HERRINGBONE_AVERAGE = 1,
     HERRINGBONE_PRODUCT = 2,
-    /* Of floats, minimum and maximum of IEEE 754-2019: a NaN wins. */
+    /* Minimum and maximum. For floats they are IEEE 754-2019's: a NaN wins. */
     HERRINGBONE_MIN = 3,
     HERRINGBONE_MAX = 4,
-    /* Of integers only. */
+    /* Bitwise operations, for integers only. */
     HERRINGBONE_BIT_AND = 5,
     HERRINGBONE_BIT_OR = 6,
     HERRINGBONE_BIT_XOR = 7
 };
 
-/* What a process may say as it joins a job. Set it to HERRINGBONE_OPTIONS_INIT first. Later versions add members at the end;
+/* The options of a process that joins a job. Set it to HERRINGBONE_OPTIONS_INIT first. Later versions add members at the end;
  * `size` tells the library which of them the program's compiler knew. All other settings come from the environment. */
 typedef struct herringbone_options {
     /* sizeof(herringbone_options). */
@@ -175,12 +175,12 @@ typedef struct herringbone_options {
     uint32_t rank;
     /* How many ranks the job has: 1 or more. */
     uint32_t world_size;
-    /* Where rank 0 listens, as "host:port", the same on all ranks. May be null if world_size is 1. */
+    /* Where rank 0 listens, as "host:port", the same on all ranks. It can be null if world_size is 1. */
     const char *address;
-    /* The job's token, the same on all ranks, of 16 characters or more if ranks are on several hosts. Null: that of the
-     * environment, or none. */
+    /* The job's token, the same on all ranks, of 16 characters or more if ranks are on several hosts. Null: the
+     * environment's token, or none. */
     const char *token;
-    /* How long the forming of the group, or an operation, may take. 0: as the environment says, or 1800. */
+    /* The timeout of forming the group, and of an operation. 0: the environment's timeout, by default 1800. */
     double timeout_seconds;
 } herringbone_options;
 
@@ -188,7 +188,7 @@ typedef struct herringbone_options {
 
 /* --- Versions and errors ------------------------------------------------------------------------------------------------- */
 
-/* The version of the library that runs, as HERRINGBONE_VERSION counts. */
+/* The version of the library that runs, in the form of HERRINGBONE_VERSION. */
 HERRINGBONE_API uint32_t herringbone_version(void);
 
 /* The name of a code of enum herringbone_error, such as "HERRINGBONE_ERROR_TIMEOUT"; null for any other number. */
@@ -199,8 +199,8 @@ HERRINGBONE_API const char *herringbone_error_name(int code);
 HERRINGBONE_API const char *herringbone_last_error(void);
 
 /* The lost ranks of the last call of this thread that failed, if its code was HERRINGBONE_ERROR_PEER_LOST. Writes up to `capacity`
- * of them to `ranks`, which may be null if `capacity` is 0, and how many there are to `count`: 0 after any other failure. They are
- * numbers in the job, even if the communicator is that of a subgroup. */
+ * of them to `ranks`, which can be null if `capacity` is 0, and their number to `count`: 0 after any other failure. The ranks are
+ * numbers in the job, even after a call of a subgroup's communicator. */
 HERRINGBONE_API int herringbone_lost_ranks(uint32_t *ranks, size_t capacity, size_t *count);
 
 /* --- Groups of ranks ------------------------------------------------------------------------------------------------------ */
@@ -209,16 +209,16 @@ HERRINGBONE_API int herringbone_lost_ranks(uint32_t *ranks, size_t capacity, siz
  * when all ranks have joined. Without any variable it is a job of one rank. */
 HERRINGBONE_API int herringbone_init(herringbone_communicator *communicator);
 
-/* Joins a job as the options say. The texts in them are needed only during the call. */
+/* Joins a job with these options. The texts in them are needed only during the call. */
 HERRINGBONE_API int herringbone_init_with(const herringbone_options *options, herringbone_communicator *communicator);
 
-/* Ends a communicator in order. On that of the whole job this waits until the operations of all its groups have ended, says
+/* Ends a communicator in order. On the whole job's communicator this waits until the operations of all its groups have ended, says
  * goodbye to the other ranks, and ends the library's threads. The handle is over even if it fails. Works remain: wait for them.
  * An error here is one that no call has returned, such as a rank that has left without a call that this one has made. */
 HERRINGBONE_API int herringbone_finalize(herringbone_communicator communicator);
 
-/* Fails all that runs in this group, and all that is called in it later. Here calls fail with HERRINGBONE_ERROR_CLOSED, on the other
- * ranks with HERRINGBONE_ERROR_PEER_LOST, which names this rank. Waits for nobody. The handle lives until herringbone_finalize. */
+/* Fails all operations of this group that run or are called later. Here calls fail with HERRINGBONE_ERROR_CLOSED, on the other
+ * ranks with HERRINGBONE_ERROR_PEER_LOST, which names this rank. Waits for no other rank. The handle lives until herringbone_finalize. */
 HERRINGBONE_API int herringbone_abort(herringbone_communicator communicator);
 
 /* This process's rank in the group, from 0. */
@@ -227,11 +227,11 @@ HERRINGBONE_API int herringbone_rank(herringbone_communicator communicator, uint
 /* How many ranks the group has. */
 HERRINGBONE_API int herringbone_size(herringbone_communicator communicator, uint32_t *size);
 
-/* How long an operation that is called from now on may take, in seconds from 0. */
+/* Sets the timeout of operations that are called from now on, in seconds, at least 0. */
 HERRINGBONE_API int herringbone_set_timeout(herringbone_communicator communicator, double seconds);
 
-/* Makes a communicator of `count` of the group's ranks, which ascend. Only these ranks call it, all with the same list. It waits
- * for nobody. Finalize it before the communicator that it was made of. */
+/* Makes a communicator of `count` of the group's ranks, which ascend. Only these ranks call it, all with the same list. It does
+ * not wait for them. Finalize it before the communicator from which it was made. */
 HERRINGBONE_API int herringbone_subgroup(
     herringbone_communicator communicator, const uint32_t *ranks, size_t count, herringbone_communicator *subgroup);
 
@@ -248,7 +248,7 @@ HERRINGBONE_API int herringbone_all_reduce(
     herringbone_communicator communicator, const void *input, void *output, size_t count, int dtype, int op);
 
 /* Folds the `count` elements of every rank's input into the output of rank `root`. The outputs of other ranks are not touched, and
- * may be null. */
+ * can be null. */
 HERRINGBONE_API int herringbone_reduce(
     herringbone_communicator communicator, const void *input, void *output, size_t count, int dtype, int op, uint32_t root);
 
@@ -256,8 +256,8 @@ HERRINGBONE_API int herringbone_reduce(
 HERRINGBONE_API int herringbone_broadcast(
     herringbone_communicator communicator, void *buffer, size_t count, int dtype, uint32_t root);
 
-/* Folds all ranks' inputs, of `count` elements for each rank, and puts the part of rank r, elements r * count to
- * (r + 1) * count - 1, into the output of rank r: `count` elements. */
+/* Folds all ranks' inputs, of `count` elements for each rank, and puts the part of rank r into its output. That part is elements
+ * r * count to (r + 1) * count - 1. */
 HERRINGBONE_API int herringbone_reduce_scatter(
     herringbone_communicator communicator, const void *input, void *output, size_t count, int dtype, int op);
 

@@ -1,9 +1,10 @@
 //! Herringbone for C and C++, and for every language that calls C: `libherringbone.so`.
 //!
 //! `include/herringbone.h` is the contract, and its comments are the documentation; `include/rabit/c_api.h` and
-//! `include/herringbone/rabit.h` are that of RABIT's interface. This crate is the border: [`plain`] and [`mod@rabit`] have one
-//! short function for each declaration of the headers, [`pointers`] turns addresses into regions and values, and nothing else
-//! touches an address. Whatever a caller does wrong comes back as a code with a text; no panic crosses the border.
+//! `include/herringbone/rabit.h` are the same for RABIT's interface. This crate is the border. [`plain`] and
+//! [`mod@rabit`] have one short function for each declaration of the headers, and [`pointers`] turns addresses into
+//! regions and values. Nothing else touches an address. Every mistake of a caller comes back as a code with a text; no
+//! panic crosses the border.
 //!
 //! Handles are numbers and not addresses (as descriptors are in POSIX), so that one that is over can be told from one that lives.
 #![warn(clippy::disallowed_methods)]

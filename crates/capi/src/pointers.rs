@@ -3,9 +3,9 @@
 //! The types here stand in the signatures of exported functions in place of pointers. Only C makes values of them, and the header
 //! demands what each use below needs. All unsafe blocks of the crate are here and in its own part for RABIT.
 //!
-//! The header's demands of a pointer that is not null: it is aligned for its type, but for buffers, which need no alignment; it
-//! points to as much as the other arguments say, which is readable, and writable where a function writes; and no other thread
-//! touches that until the call returns, or until the work's handle is over.
+//! The header demands three properties of a pointer that is not null. It is aligned for its type; only buffers need no
+//! alignment. It points to as much memory as the other arguments say, which is readable, and writable if a function
+//! writes. And no other thread touches that memory until the call returns, or until the work's handle is over.
 
 mod rabit;
 
@@ -44,7 +44,7 @@ pub struct ArrayPointer<T>(*const T);
 #[repr(transparent)]
 pub struct TextPointer(*const c_char);
 
-/// Options of which the caller may know fewer or more than this library: `const herringbone_options *`.
+/// The options, `const herringbone_options *`. The caller can know fewer or more of them than this library.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct OptionsPointer(*const InitOptions);

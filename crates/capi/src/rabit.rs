@@ -1,8 +1,8 @@
 //! RABIT's interface: the functions of `rabit/c_api.h`, and those with codes that `herringbone/rabit.h` is written over, which
 //! `herringbone/rabit_library.h` declares.
 //!
-//! A function whose type has no room for a code prints its failure on standard error. If it was to give a result, the session is
-//! over with it: every later call fails, too, because the program would go on with what it does not have.
+//! A function whose type has no room for a code prints its failure on standard error. If it was to give a result, the
+//! session is over: every later call fails, too, because the program would continue without that result.
 
 mod coded;
 mod named;

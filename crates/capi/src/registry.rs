@@ -1,8 +1,8 @@
 //! Handles: numbers that stand for communicators and works as long as these live.
 //!
-//! A number is given once. So a handle that is over is told from one that lives, and from one that never was. A forked child finds
-//! registries of its own: it takes no lock that a thread of its parent may have held as it forked, and knows the parent's handles
-//! by their numbers.
+//! A number is given once. So a handle that is over differs from one that lives, and from one that never existed. A
+//! forked child finds registries of its own. It takes no lock that a thread of its parent might have held at the fork,
+//! and it knows the parent's handles by their numbers.
 
 use crate::{failure::InterfaceFailure, pointers::LentMemory};
 use herringbone::{Communicator, Pending};

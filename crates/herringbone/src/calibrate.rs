@@ -22,10 +22,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An all-reduce that was timed: sums of so many bytes of f32.
+/// A timed all-reduce: sums of f32, of `bytes` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimedAllReduce {
-    /// Of each rank's buffer.
+    /// The size of each rank's buffer.
     pub bytes: usize,
     /// The algorithm that it took.
     pub algorithm: Algorithm,
@@ -89,8 +89,9 @@ const MESSAGES: usize = 64;
 /// How often they are; the fastest time counts.
 const ROUNDS: usize = 5;
 
-/// Times [`Codec::Int8`] on this machine, in one thread as operations do it: with feedback, from memory to memory. Returns the bytes
-/// of f32 that are encoded in a second, and those that are decoded. It takes some tenths of a second.
+/// Times [`Codec::Int8`] on this machine, in one thread as operations do it: with feedback, from memory to memory.
+/// Returns the bytes of f32 that are encoded in a second, and the bytes that are decoded. It takes some tenths of a
+/// second.
 pub fn coding_rates() -> (u64, u64) {
     let elements = MESSAGES * MESSAGE;
     let value = |at: usize| ((at * 7919) % 4093) as f32 / 4093.0 - 0.5;

@@ -56,7 +56,7 @@ use std::{
 /// be used from several threads as long as all ranks issue the same order; see [`turn`](Self::turn) and
 /// [`line`](Self::line) for threads that do not. Dropping the last handle of a fabric says goodbye to the others.
 ///
-/// Results do not depend on the message's size, the algorithm, the transport or the number of reducers: every element
+/// Results do not depend on the message's size, the algorithm, the transport or the number of reducers. Every element
 /// is folded in the order of the group's canonical tree (see [`core::group`](crate::core::group)).
 #[derive(Clone)]
 pub struct Communicator {
@@ -76,7 +76,7 @@ impl<T: Plain> Work<T> {
     /// Waits for the result.
     ///
     /// # Errors
-    /// Those of the operation. The buffer is lost then: its content is undefined.
+    /// An error of the operation. The buffer is lost then: its content is undefined.
     pub fn wait(self) -> Result<Vec<T>> {
         self.pending.wait()?;
         Ok(self.buffer.take())
@@ -542,15 +542,15 @@ impl Communicator {
         Ok(parts)
     }
 
-    /// `count` zeroed elements in memory that all ranks of this host map. An all-reduce in place of such a buffer, on all
-    /// ranks of a host, needs no copies: every rank folds its part of it in one pass over the others' buffers and writes
-    /// the result there. Any other collective takes it like any other memory.
+    /// `count` zeroed elements in memory that all ranks of this host map. An all-reduce in place of such a buffer, on
+    /// all ranks of a host, needs no copies. Every rank folds its part in one pass over the others' buffers and writes
+    /// the result there. Any other collective treats it like any other memory.
     ///
     /// The buffer may outlive the communicator. Forked children do not have it. See [`Mapped`] for what a process that is
     /// stopped in the middle of an operation could still do to it.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if there is not so much memory.
+    /// [`ErrorKind::Config`] if the memory is too small.
     pub fn allocate<T: Plain>(&self, count: usize) -> Result<Mapped<T>> {
         self.check_usable("allocate")?;
         let heap = self.fabric.node.with(|engine| engine.runtime.ops.heap.clone());
@@ -566,8 +566,8 @@ impl Communicator {
         self.fabric.node.stats()
     }
 
-    /// The last 1,024 operations that this process issued, oldest first: of all groups of the communicator's fabric, because
-    /// operations of one may wait for those of another. Each is a line as text.
+    /// The last 1,024 operations that this process issued, oldest first. They are from all groups of the communicator's
+    /// fabric, because operations of one group can wait for another group's. Each is a line as text.
     ///
     /// ```
     /// # fn main() -> Result<(), herringbone::Error> {
@@ -595,10 +595,10 @@ impl Communicator {
         self.fabric.node.with(|engine| engine.runtime.out.observer.dismiss(listener))
     }
 
-    /// Writes a timeline of all that this rank does from now on, in all groups of the communicator's fabric, into a file of its own
-    /// in this folder, which is made if it is missing: a list of Chrome trace events. It ends with
-    /// [`stop_timeline`](Self::stop_timeline), or when the rank leaves. `HERRINGBONE_TIMELINE` does the same from the beginning,
-    /// and `herringbone trace merge` makes one file of those of all ranks. An earlier timeline ends.
+    /// Writes a timeline of this rank from now on, in all groups of the communicator's fabric. It is a file of its own
+    /// in this folder, which is made if it is missing, and has a list of Chrome trace events. It ends with
+    /// [`stop_timeline`](Self::stop_timeline), or when the rank leaves. `HERRINGBONE_TIMELINE` does the same from the
+    /// beginning, and `herringbone trace merge` makes one file of all ranks' files. An earlier timeline ends.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the file cannot be written. If that fails later, there is a warning, and the file ends.
@@ -624,16 +624,16 @@ impl Communicator {
 
     /// Fails everything that is under way in this group, and everything that is called later, and waits for nobody.
     ///
-    /// On this rank calls fail with [`ErrorKind::Closed`]. On the others they fail with [`ErrorKind::PeerLost`], which names this
-    /// rank: at once, except for calls that have ended there before they hear of it, and those before the first that failed
-    /// here, which have a second to end.
+    /// On this rank calls fail with [`ErrorKind::Closed`]. On the others they fail with [`ErrorKind::PeerLost`], which
+    /// names this rank. They fail at once, with two exceptions. Calls that have ended there before they hear of the
+    /// abort succeed. Calls before the first that failed here have a second to end.
     pub fn abort(&self) {
         if !self.fabric.is_forked() {
             self.fabric.node.with(|engine| engine.abort_group(self.group.number));
         }
     }
 
-    /// Ends the group here: operations called later fail, those under way go on.
+    /// Ends the group here: later calls fail, and operations under way continue.
     ///
     /// A rank whose last calls only sent, such as the root of a broadcast, does not know yet whether the others have called the same.
     /// It asks them, once these calls have ended, and waits until all have come to them, have closed the group, left or died: for 2 s

@@ -80,8 +80,8 @@ impl fmt::Debug for Rendezvous {
 ///
 #[doc = include_str!("config/settings.md")]
 ///
-/// A variable that is set to nothing counts as not set. Names that look like a setting's and are none are warned about.
-/// `herringbone settings` shows what counts here and now; [`settings`](crate::settings) has the same as data.
+/// A variable with an empty value is treated as not set. Names that look like a setting's and are none are warned
+/// about. `herringbone settings` shows the values in use; [`settings`](crate::settings) has the same as data.
 #[derive(Clone)]
 pub struct Config {
     pub(crate) rank: u32,
@@ -164,7 +164,7 @@ impl Config {
         self
     }
 
-    /// The reducers, each `host:port`. Rank 0's list counts; the others may leave theirs out.
+    /// The reducers, each `host:port`. Rank 0's list is used; the other ranks can leave theirs out.
     pub fn reducers(mut self, reducers: Vec<String>) -> Self {
         self.reducers = reducers;
         self
@@ -176,8 +176,8 @@ impl Config {
         self
     }
 
-    /// The job's name: any text of at most 128 bytes. A rank with another name than those that it meets is refused. It
-    /// comes before what launchers call the job.
+    /// The job's name: any text of at most 128 bytes. A rank with another name than the ranks that it meets is refused.
+    /// It overrides the launchers' names for the job.
     pub fn job(mut self, name: impl Into<String>) -> Self {
         let source = settings::JOB.name;
         self.job.retain(|name| name.source != source);
@@ -197,7 +197,7 @@ impl Config {
         self
     }
 
-    /// Where the order of additions comes from. Rank 0's choice counts; the others may leave theirs out.
+    /// What determines the order of sums. Rank 0's choice is used; the other ranks can leave theirs out.
     pub fn fold_order(mut self, order: FoldOrder) -> Self {
         self.fold_order = Some(order);
         self
@@ -217,8 +217,8 @@ impl Config {
         self
     }
 
-    /// The ranks [measure](crate::measure) the links between them, and the ports of their hosts, once all are there. Rank 0's
-    /// choice counts.
+    /// The ranks [measure](crate::measure) the links between them, and the ports of their hosts, once all are there.
+    /// Rank 0's choice is used.
     pub fn measure_links(mut self) -> Self {
         self.trees = self.trees.with(Trees::measured());
         self
@@ -230,14 +230,15 @@ impl Config {
         self
     }
 
-    /// Whether plans follow the ports of hosts while the job runs: a host whose port becomes slow folds less of large all-reduces, and
-    /// as much as before once it is fast again. Results stay the same, to the bit. Rank 0's choice counts.
+    /// Whether plans follow the ports of hosts while the job runs. A host whose port becomes slow then folds less of
+    /// large all-reduces, and as much as before once the port is fast again. Results stay the same, to the bit. Rank
+    /// 0's choice is used.
     pub fn rebalance(mut self, on: bool) -> Self {
         self.trees.measuring.while_running = on;
         self
     }
 
-    /// Up to how many elements one tree carries the whole buffer, where trees are forced. Rank 0's choice counts.
+    /// Up to this number of elements one tree carries the whole buffer, if trees are forced. Rank 0's choice is used.
     pub fn tree_array_bound(mut self, elements: u64) -> Self {
         self.trees.bound = Some(elements);
         self
@@ -282,9 +283,9 @@ impl Config {
         self
     }
 
-    /// Leaves it to the program to drive operations that nobody waits for: there is no background thread, and they move
-    /// only in [`Communicator::progress`](crate::Communicator::progress) and while the program waits for one of them. For
-    /// programs with a loop of their own, which then also decide on which thread, and how often, the engine works.
+    /// Makes the program drive operations that no thread waits for. Without a background thread, they move only in
+    /// [`Communicator::progress`](crate::Communicator::progress) and while the program waits for one of them. This is
+    /// for programs with a loop of their own, which then also decide on which thread, and how often, the engine works.
     ///
     /// From submitting an operation until it is over, progress has to be called again and again: other ranks need this
     /// one's part of it. Between operations nothing has to be called. Connections and deaths of other ranks are still

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! * Reads at the head of a variable's queue run together, a write alone.
-//! * Of what is ready the operation of the highest priority begins first, of equals the one that was pushed first.
+//! * The ready operation of the highest priority begins first; of equal ones, the one that was pushed first.
 //! * A function that fails spoils the variables that it mutates. Operations on spoiled variables are skipped and spoil theirs.
 //!   [`wait`](DependencyEngine::wait) gives the failure and clears the variable,
 //!   [`wait_all`](DependencyEngine::wait_all) gives the earliest that nobody has been told of and clears all.

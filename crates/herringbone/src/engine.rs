@@ -4,10 +4,10 @@
 //! and takes what the engine leaves in its [`Outbox`]: events for its surroundings, interests for the poller. The
 //! [`node`](crate::node) around it decides which thread does that, and when to sleep.
 //!
-//! Operations of all kinds run with its [`Runtime`]: [`Links`], [`Groups`], [`Ops`], [`Backlog`] and [`Outbox`]. Above it are
-//! messages between two ranks, the recoveries from lost reducers, and who waits; they are handed the runtime. What it asks of
-//! them, or has to do once it is done with something else, it leaves in the outbox as a [`Deferred`], and the engine does that before
-//! it returns to its caller. So nothing calls back into what called it.
+//! Operations of all kinds run with its [`Runtime`]: [`Links`], [`Groups`], [`Ops`], [`Backlog`] and [`Outbox`]. Above
+//! it are messages between two ranks, the recoveries from lost reducers, and waiting threads; they are handed the
+//! runtime. The runtime leaves requests to them, and work for later, in the outbox as a [`Deferred`]. The engine does
+//! this work before it returns to its caller. So nothing calls back into what called it.
 
 mod backlog;
 mod begin;

@@ -27,7 +27,7 @@ const CLOSED: &str = "this rank has closed the communicator; close it when all i
                       replace() end the group that they follow)";
 const LATE: &str = "raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)";
 
-/// What happened. See docs of each kind for whether the group can go on.
+/// What happened. The documentation of each kind tells whether the group can continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -40,8 +40,8 @@ pub enum ErrorKind {
         /// What was seen.
         reason: String,
     },
-    /// A reducer would not take part in an operation, or did not within a timeout that is shorter than it takes to give it up.
-    /// Operations that need no reducer go on. One that is lost fails none.
+    /// A reducer would not take part in an operation, or did not within a timeout that is shorter than it takes to give
+    /// it up. Operations that need no reducer continue. A lost reducer fails none of them.
     #[error(
         "the reducer at {address} is lost: {reason}; restart it, or leave it out of HERRINGBONE_REDUCERS"
     )]
@@ -51,8 +51,8 @@ pub enum ErrorKind {
         /// What was seen.
         reason: String,
     },
-    /// A server of tables does not do what it was asked, or a call cannot be. Nothing has changed, unless the call was in several
-    /// messages, of which others may have been taken. The table stays usable.
+    /// A server of tables does not do what it was asked, or a call is invalid. Nothing has changed, with one exception:
+    /// if the call was in several messages, others can have been taken. The table stays usable.
     #[error("table {table:?}{}: {problem}", if .server.is_empty() { String::new() } else { format!(", at {server}") })]
     Table {
         /// Its name.

@@ -1,7 +1,7 @@
 //! The network of a process: a port, connections to the other processes, and the control thread that watches them.
 //!
-//! A world is a star for control (everyone to rank 0, the hub) and whatever its schedules need for data: links are made
-//! when an operation first needs them, by the lower of the two ranks.
+//! A world is a star for control (every rank is connected to rank 0, the hub) and has whatever links its schedules need
+//! for data. The lower of two ranks makes a link when an operation first needs it.
 
 pub(crate) mod acceptor;
 pub(crate) mod answer;

@@ -1,4 +1,4 @@
-//! What is left of a tensor's elements after they were encoded, and goes with the next ones.
+//! Error feedback: the error of a tensor's encoded elements, which is added to the next ones.
 
 use crate::{
     core::codec::{BLOCK, Codec, seed_of},

@@ -49,11 +49,11 @@ impl Communicator {
         }
     }
 
-    /// Tells the other ranks of the job that `config` describes that this rank does not come, because its settings cannot be
-    /// used: they get the same error at once, and not one about a missing rank when their timeouts have passed. Rank 0 tells all
-    /// others; another rank tells rank 0, which passes it on. Returns after five seconds at the latest.
-    /// [`from_env`](Self::from_env) and [`connect`](Self::connect) do this themselves; it is for programs that read a [`Config`] by
-    /// themselves.
+    /// Reports to the other ranks of `config`'s job that this rank does not come, because its settings cannot be used.
+    /// They get the same error at once, and not one about a missing rank after their timeouts. Rank 0 tells all others;
+    /// another rank tells rank 0, which passes it on. Returns after five seconds at the latest.
+    /// [`from_env`](Self::from_env) and [`connect`](Self::connect) do this themselves; it is for programs that read a
+    /// [`Config`] by themselves.
     pub fn decline(config: &Config, why: &Error) {
         decline::tell(config, why);
     }
@@ -66,9 +66,9 @@ impl Communicator {
         Self::meet(&config, Meeting::First)
     }
 
-    /// As [`connect`](Self::connect), for ranks of a job that has run before, such as those that a launcher's new plan names. If one
-    /// of them cannot use its settings, rank 0 logs that and waits for another process in its place, where `connect` ends
-    /// with that rank's error.
+    /// As [`connect`](Self::connect), for ranks of a job that has run before, such as ranks that a launcher's new plan
+    /// names. If one of them cannot use its settings, rank 0 logs that and waits for another process in its place.
+    /// `connect` would end with that rank's error.
     ///
     /// # Errors
     /// As [`from_env`](Self::from_env). [`ErrorKind::Config`](crate::ErrorKind::Config) is only about this rank's own settings.
@@ -93,9 +93,10 @@ impl Communicator {
     /// this and get the same group, in which ranks keep their order and are numbered from 0. This group takes
     /// no more calls, and its operations in flight end.
     ///
-    /// A member whose process has ended, or that has left, does not count. A silent member may be alive on the other side of a
-    /// network split, so the others continue only if they are more. Rank 0 of the job decides who has survived. If it is lost
-    /// itself, the lowest survivor takes over: the job re-forms, and all its other groups end.
+    /// A member whose process has ended, or that has left, is not included. A silent member can be alive on the other
+    /// side of a network split, so the others continue only if they outnumber the silent ones. Rank 0 of the job
+    /// decides who has survived. If it is lost itself, the lowest survivor takes over: the job re-forms, and all its
+    /// other groups end.
     ///
     /// # Errors
     /// [`ErrorKind::PeerLost`](crate::ErrorKind::PeerLost) if the survivors cannot continue, or are fewer than `least`;
@@ -226,7 +227,7 @@ impl Communicator {
     }
 
     /// How many operations of the group before this one all ranks of this one have completed, if this one came of
-    /// [`shrink`](Self::shrink): those before the first that the loss ended on any of them.
+    /// [`shrink`](Self::shrink). These are all operations before the first that the loss ended on any rank.
     pub fn completed_before(&self) -> Option<u64> {
         self.parts().1.completed_before.get().copied()
     }

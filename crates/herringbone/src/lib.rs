@@ -15,8 +15,8 @@
 //! same with `RANK=1`; ranks as threads need only [`local`]. Reducers are processes of their own
 //! ([`server`], or `herringbone serve`), named in `HERRINGBONE_REDUCERS`.
 //!
-//! How it works: [`core`] plans, proves and explains; this crate moves. A [`Communicator`] compiles each kind of call
-//! into a flat program once, and whoever waits drives the engine. All unsafe code is in `herringbone_sys`.
+//! How it works: [`core`] plans, proves and explains; this crate moves data. A [`Communicator`] compiles each kind of
+//! call into a flat program once, and waiting threads drive the engine. All unsafe code is in `herringbone_sys`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "named"), allow(dead_code, reason = "what only named operations use"))]
 #![forbid(unsafe_code)]

@@ -67,7 +67,7 @@ pub struct LinkMeasurement<'a> {
 }
 
 impl<'a> LinkMeasurement<'a> {
-    /// Of the links between all ranks of a group.
+    /// A measurement of the links between all ranks of a group.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for more ranks than a topology of ranks has.
@@ -99,7 +99,7 @@ impl<'a> LinkMeasurement<'a> {
     /// ended.
     ///
     /// # Errors
-    /// Those of messages; see [`ErrorKind`](crate::ErrorKind).
+    /// Errors of messages; see [`ErrorKind`](crate::ErrorKind).
     pub fn run(self, mut done: impl FnMut(usize)) -> Result<Topology> {
         let Self { comm, hosts, rounds, busy } = self;
         let (me, ranks) = (comm.rank(), comm.size() as usize);

@@ -1,8 +1,8 @@
 //! Operations with names, which ranks submit in any order: Horovod's way to call collectives.
 //!
-//! A [`NamedController`] has a thread that agrees with those of the other ranks which operations all of them are ready for,
-//! and runs these, many small ones as one. What is agreed, and in which order, [`core::named`](crate::core::named) decides.
-//! A thread that has nothing to say sleeps until another rank's has: that one's call wakes it.
+//! A [`NamedController`] has a thread that agrees with the other ranks' threads which operations all of them are ready
+//! for. It runs these, many small ones as one. [`core::named`](crate::core::named) decides what is agreed, and in which
+//! order. A thread that has nothing to report sleeps until another rank's thread has: that thread's call wakes it.
 
 mod adasum;
 mod autotune;

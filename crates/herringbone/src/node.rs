@@ -1,8 +1,8 @@
 //! An engine and the threads that take turns in driving it.
 //!
-//! A thread that waits for an operation drives the engine: it takes turns, spins a little, yields, and then sleeps until a socket, a
-//! local rank's bell or a death wakes it. Only one thread sleeps on the poller; others sleep until an operation ends
-//! or the poller is free. If no thread waits, a background thread drives. It is woken only when work is
+//! A thread that waits for an operation drives the engine. It takes turns, spins a little, yields, and then sleeps
+//! until a socket, a local rank's bell or a death wakes it. Only one thread sleeps on the poller; others sleep until an
+//! operation ends or the poller is free. If no thread waits, a background thread drives. It is woken only when work is
 //! submitted that no thread drives, or when the thread that drove leaves work behind.
 
 mod poller;

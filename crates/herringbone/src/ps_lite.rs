@@ -1,11 +1,12 @@
 //! Jobs that start by ps-lite's lines: servers and workers of [tables](crate::table) that find each other through a scheduler.
 //!
-//! The scheduler is a server of tables with one small table, of which all servers and workers are members. To be member `n` is to have
-//! number `n`, which no two processes that live can have. A server pushes its address; a pull returns once all have come. Later
-//! all servers wait for a second step that workers never end: it is over when the last worker has left, or is lost and given up.
+//! The scheduler is a server of tables with one small table, and all servers and workers are members of that table.
+//! Member `n` has number `n`, which no two live processes can have. A server pushes its address; a pull returns once
+//! all have come. Later all servers wait for a second step that workers never end. It is over when the last worker has
+//! left, or is lost and given up.
 //!
-//! So the token, the handshake and the patience are those of tables. Source: ps-lite (`src/van.cc`, `src/postoffice.cc`), whose
-//! variables, roles and order of numbers these are. Its messages are others.
+//! So the token, the handshake and the patience are the tables'. The variables, roles and order of numbers are
+//! ps-lite's (`src/van.cc`, `src/postoffice.cc`). Its messages are others.
 
 #[cfg(test)]
 mod tests;
@@ -151,8 +152,9 @@ impl PsLiteLine {
     /// The scheduler's part: it returns when all workers and servers have come and gone.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] and [`ErrorKind::Auth`] if it cannot listen there; [`ErrorKind::Rendezvous`] if not all have come within the
-    /// timeout of `config`, of which the token counts, too, or if a server is lost that workers need. Then the job is over for all.
+    /// [`ErrorKind::Io`] and [`ErrorKind::Auth`] if it cannot listen there. [`ErrorKind::Rendezvous`] if not all have
+    /// come within the timeout of `config`, or if a server is lost that workers need. The token of `config` is used,
+    /// too. Then the job is over for all.
     pub fn schedule(&self, config: &Config) -> Result<()> {
         let serving = RunningServer::begin(self, self.root()?, config, MEMORY)?;
         let (began, mut have_come) = (Instant::now(), false);
@@ -187,11 +189,11 @@ impl PsLiteLine {
         ))
     }
 
-    /// A server's part: it keeps tables, of which the usual options count, until all workers have gone.
+    /// A server's part: it keeps tables, with the usual options, until all workers have gone.
     ///
     /// # Errors
-    /// [`ErrorKind::Rendezvous`] if not all come within the timeout of `config`, of which the token counts, too, or if the scheduler is
-    /// lost; [`ErrorKind::Io`] and [`ErrorKind::Auth`] if it cannot listen.
+    /// [`ErrorKind::Rendezvous`] if not all come within the timeout of `config`, or if the scheduler is lost;
+    /// [`ErrorKind::Io`] and [`ErrorKind::Auth`] if it cannot listen. The token of `config` is used, too.
     pub fn serve(&self, config: &Config) -> Result<()> {
         let host = self.own_host.map_or_else(|| on_the_way_to(&self.host), Ok)?;
         let usual = TableOptions::default().memory_bytes;

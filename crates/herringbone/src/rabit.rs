@@ -1,9 +1,10 @@
 //! Programs that lose a process and continue where they were, with the calls of RABIT.
 //!
 //! A program joins with [`Rabit::init`], loads the last checkpoint, and ends each version of its model with
-//! [`checkpoint`](Rabit::checkpoint). If one of its processes ends, the others wait in their next call until it was started again.
-//! The new process loads the last checkpoint. What the others have called since then returns at once, with the results that they
-//! keep; afterwards all go on together. See [`core::replay`](crate::core::replay) for how they agree.
+//! [`checkpoint`](Rabit::checkpoint). If one of its processes ends, the others wait in their next call until it was
+//! started again. The new process loads the last checkpoint. The calls that the others have made since then return at
+//! once, with the results that they keep; afterwards all continue together. [`core::replay`](crate::core::replay)
+//! explains how they agree.
 //!
 //! ```no_run
 //! use herringbone::{ReduceOp, rabit::Rabit};
@@ -26,13 +27,14 @@
 //! ```
 //! `herringbone launch --max-attempts 20 -n 4 ./program` starts it, and starts again each process that ends with a failure.
 //!
-//! **What a program promises.** All ranks make the same calls in the same order, and a process that starts again makes those that the
-//! one before it made since the checkpoint. The global model is the same on all ranks.
+//! **What a program promises.** All ranks make the same calls in the same order. A process that starts again repeats
+//! the calls that its predecessor made since the checkpoint. The global model is the same on all ranks.
 //!
 //! **What is kept**, in memory: the last checkpoint on each rank; a rank's local model on the [next
-//! ranks](RabitOptions::local_replica), too; the results of the calls since the last checkpoint. So any number of processes may end,
-//! at any time, also rank 0's, as long as one process lives that has what another one needs. If all end, the program begins anew. A
-//! process has to start again at its place: what listens at rank 0's address is found there only.
+//! ranks](RabitOptions::local_replica), too; the results of the calls since the last checkpoint. So any number of
+//! processes can end, at any time, even rank 0's, as long as one process lives that has what another one needs. If all
+//! end, the program starts from the beginning. A process has to start again at its place: the listener at rank 0's
+//! address is found only there.
 
 mod calls;
 mod models;
@@ -60,8 +62,8 @@ use waiting::PatientWaits;
 
 /// A process of a program that continues where it was.
 ///
-/// Calls are made by one thread: they take it exclusively. If a call fails, what was to come of it is undefined, and the program
-/// ends: whoever starts it again lets it continue.
+/// Calls are made by one thread: they take it exclusively. If a call fails, its result is undefined, and the program
+/// ends: it continues when it is started again.
 pub struct Rabit {
     comm: Communicator,
     member: ReplayMember<KeptBytes>,
@@ -183,7 +185,8 @@ impl Rabit {
         self.waiting = PatientWaits::asking(goes_on);
     }
 
-    /// Hands over the communicator of the job: at once, and again whenever the job forms anew. For who shows how a process stands.
+    /// Hands over the communicator of the job: at once, and again whenever the job re-forms. For programs that show the
+    /// state of a process.
     pub fn on_forming(&mut self, on_forming: fn(&Communicator)) {
         on_forming(&self.comm);
         self.on_forming = Some(on_forming);

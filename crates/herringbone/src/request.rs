@@ -125,10 +125,10 @@ impl Request {
     /// What to do with `count` elements of a type: of the whole buffer, or of one rank's part for reduce_scatter, all_gather,
     /// gather, scatter and all_to_all. Collectives that do not fold move bytes ([`DType::U8`]).
     ///
-    /// The input may be the output, or, for all_gather and gather, this rank's part of it. For reduce_scatter and scatter the
-    /// output may be this rank's part of the input. If they have other bytes in common, the engine works on a copy of the
-    /// input. Operations of which one writes what another reads or writes run one after the other, in the order in which
-    /// they were issued.
+    /// The input can be the output, or, for all_gather and gather, this rank's part of it. For reduce_scatter and
+    /// scatter the output can be this rank's part of the input. If they have other bytes in common, the engine works on
+    /// a copy of the input. If one operation writes bytes that another reads or writes, they run one after the other,
+    /// in the order in which they were issued.
     ///
     /// Where a rank has no memory for a buffer, [`Region::lacking`] stands for it. Then the operation fails on all ranks with
     /// [`Memory`](crate::ErrorKind::Memory), and no rank waits.
@@ -147,9 +147,9 @@ impl Request {
         Self { call: Call { op, ..self.call }, ..self }
     }
 
-    /// Parts that may differ in length, in place of the count: how many elements this rank has for each rank, and how many
-    /// each has for it; where a buffer has but one part, or none, as many numbers. For gather, scatter, all_gather and
-    /// all_to_all. All ranks say so, or none; each needs to know its own parts only.
+    /// Parts that can differ in length, instead of the count: how many elements this rank has for each rank, and how
+    /// many each rank has for it. A buffer with only one part, or none, has that many numbers. For gather, scatter,
+    /// all_gather and all_to_all. All ranks pass parts, or none does; each needs to know only its own parts.
     pub fn parts(self, input: &[usize], output: &[usize]) -> Self {
         Self { parts: Some((input.to_vec(), output.to_vec())), ..self }
     }
@@ -159,9 +159,9 @@ impl Request {
         Self { compression, ..self }
     }
 
-    /// How urgent it is, 0 if this is not said; the same on all ranks. Messages of a higher priority go first wherever they
-    /// wait for a socket. Above 0 an operation is *urgent*: it has slots of its own, so it begins even if ordinary operations
-    /// that were issued before it have taken all memory, and overtakes them at their next segment.
+    /// How urgent it is, by default 0; the same on all ranks. Messages of a higher priority go first wherever they wait
+    /// for a socket. Above 0 an operation is *urgent*. It has slots of its own, so it begins even if earlier ordinary
+    /// operations have taken all memory, and passes them at their next segment.
     pub fn priority(self, priority: i32) -> Self {
         // The highest priority is for the groups that carry messages.
         Self { attrs: CallAttrs { priority: priority.min(MESSAGE_PRIORITY - 1), ..self.attrs }, ..self }

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-/// What is left of one tensor on this rank: what its messages lacked up to now.
+/// The residual of one tensor on this rank: the part that its messages lacked up to now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residual {
     /// The tensor's name.
@@ -65,7 +65,7 @@ pub(crate) struct CodedOperation<'a> {
 }
 
 impl Residuals {
-    /// Of an owner of which nothing is left yet.
+    /// An owner without residuals.
     pub fn new() -> Self {
         Self::default()
     }
@@ -121,8 +121,8 @@ impl Residuals {
         self.lock().tensors.remove(tensor);
     }
 
-    /// What is left of each tensor is multiplied, such as by the ratio of two learning rates. Call it between operations: what one
-    /// under way leaves is not multiplied.
+    /// Multiplies the residual of each tensor, for example by the ratio of two learning rates. Call it between
+    /// operations: the residual of an operation under way is not multiplied.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the factor is not finite; all is left as it is.
@@ -141,7 +141,8 @@ impl Residuals {
         self.lock().tensors.values_mut().for_each(|known| known.codec = None);
     }
 
-    /// All of it, by name, to be kept with a checkpoint of this rank. Of an operation under way it is what was left before that.
+    /// All residuals, by name, to be kept with a checkpoint of this rank. If an operation is under way, this is the
+    /// residual before it.
     pub fn saved(&self) -> Vec<Residual> {
         let saved = |(tensor, KeptTensor { feedback, codec, .. }): (&String, &KeptTensor)| {
             let (steps, left) = feedback.committed();
@@ -152,14 +153,14 @@ impl Residuals {
         tensors.map(saved).collect()
     }
 
-    /// What is left of a tensor's elements after the operations on it that are complete; `None` before the first one begins.
+    /// A tensor's residual after the operations on it that are complete; `None` before the first one begins.
     pub fn left(&self, tensor: &str) -> Option<Vec<f32>> {
         let kept = self.lock();
         let known = kept.tensors.get(tensor).filter(|known| known.feedback.has_begun());
         known.map(|known| known.feedback.committed().1)
     }
 
-    /// Goes on with what was left at a checkpoint, in place of all that is left now.
+    /// Continues with the residuals of a checkpoint, which replace all current ones.
     pub fn restore(&self, saved: Vec<Residual>) {
         let restored = |Residual { tensor, steps, codec, left }| {
             (tensor, KeptTensor { feedback: Arc::new(Feedback::of(steps, left)), codec, group: None })

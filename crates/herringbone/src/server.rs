@@ -102,7 +102,7 @@ pub struct Server {
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Ends [`Server::run`] once the workers go on without it: they finish what is under way.
+    /// Ends [`Server::run`] once the workers continue without it: they finish the operations under way.
     pub fn stop(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -187,8 +187,8 @@ impl Server {
         })
     }
 
-    /// Has this process say on standard error which jobs come and go and what it moves, as `HERRINGBONE_LOG=info` does. What
-    /// that says counts if it is set.
+    /// Makes this process print on standard error which jobs come and go and how much it moves, as
+    /// `HERRINGBONE_LOG=info` does. If that variable is set, its value wins.
     pub fn inform(&self) {
         crate::log::inform();
     }
@@ -208,7 +208,7 @@ impl Server {
         ServerPulse { beats: self.beats.clone(), jobs: self.jobs.clone() }
     }
 
-    /// How this server stands, for those that only look at it.
+    /// The state of this server, for observers.
     pub fn view(&self) -> ServerView {
         ServerView::new(&self.jobs, self.tables.as_ref(), &self.stop, self.address, &self.token)
     }

@@ -54,7 +54,8 @@ pub struct ShardGroup {
 }
 
 impl ShardGroup {
-    /// Of these ranks: rank r carries the r-th run. All ranks call this with the same runs, and make equally many of these groups.
+    /// The group of these ranks: rank r carries the r-th run. All ranks call this with the same runs, and make equally
+    /// many of these groups.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if there are not as many runs as ranks. If another rank has other runs, the first sum fails on all with
@@ -65,9 +66,10 @@ impl ShardGroup {
         Ok(Self { ranks: communicator.clone(), sums, runs, folds })
     }
 
-    /// Chooses the runs of so many shards with which a training's step is expected to take less time: even ones, of which a rank may
-    /// give several partial sums, or aligned ones. `shard_time`: what the gradients of a shard take; `bytes`: of one partial sum. It
-    /// is asked here, and no message is sent. If not all of that is the same on all ranks, have one of them choose, and tell the others.
+    /// Chooses the runs of `shards` shards with the lower expected time of a training step. They are aligned, or even,
+    /// in which case a rank can give several partial sums. `shard_time` is the time of a shard's gradients, and `bytes`
+    /// the size of one partial sum. This rank computes the choice, and no message is sent. If the arguments differ
+    /// between ranks, let one rank choose and send the choice to the others.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if there are no shards, or too many.
@@ -101,9 +103,9 @@ impl ShardGroup {
         &self.sums
     }
 
-    /// Folds what all shards give, `count` elements each; this rank gives those of [its own](Self::mine), in their order. A shard may
-    /// give nothing, and does not count for the sum then; the average divides by the number of all shards all the same. The result
-    /// is on all ranks; none if no shard gives anything.
+    /// Folds the gradients of all shards, `count` elements each. This rank gives the gradients of [its own](Self::mine)
+    /// shards, in their order. A shard without a gradient adds nothing to the sum, but the average still divides by the
+    /// number of all shards. The result is on all ranks; there is none if no shard has a gradient.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if an operation is not sum or average, or there are not as many gradients as shards;
@@ -199,7 +201,7 @@ impl ShardSum {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if all shards have come; [`ErrorKind::BufferSize`] if it is not as long as said;
-    /// [`ErrorKind::Closed`] if it was revoked. The sum is not usable until it is [begun anew](Self::restart).
+    /// [`ErrorKind::Closed`] if it was revoked. The sum is not usable until it is [restarted](Self::restart).
     pub fn push(&mut self, gradient: Option<Region>) -> Result<()> {
         let Some(next) = self.folds.get(self.pushed).cloned() else {
             return Err(Error::unsupported(format_args!(

@@ -1,7 +1,7 @@
 //! How a job stands, as each of its processes says when it is asked: what `herringbone status` shows.
 //!
-//! A process answers for itself. So who wants to know of a job asks one member, takes the roster from its answer, and asks
-//! the others as well; one that is stopped keeps no other from answering.
+//! A process answers for itself. A program that wants to know about a job asks one member, takes the roster from its
+//! answer, and asks the others as well. A stopped member does not keep the others from answering.
 
 pub use crate::core::session::{
     Role,
@@ -34,7 +34,7 @@ use std::{
 /// What a process has said of itself.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Who it is. Of a reducer and of a job that forms, rank, world and job say nothing.
+    /// Its identity. For a reducer and for a job that forms, rank, world and job have no meaning.
     pub identity: Identity,
     /// The members of its job, if it is a worker of one that has formed.
     pub roster: Option<Roster>,
@@ -118,8 +118,8 @@ pub enum AskError {
     Stranger(String),
 }
 
-/// Asks the process at an address, `host:port`, how it stands: within a time, but for the look-up of a name. Of `job`, if one is
-/// named.
+/// Asks the process at an address, `host:port`, for its state, within a time that excludes the look-up of a name. If
+/// `job` is given, the process has to belong to it.
 ///
 /// # Errors
 /// Why there is no answer.
@@ -144,7 +144,7 @@ pub fn ask(
     })
 }
 
-/// Asks the process at an address so many times what its clocks show, over one connection. As [`ask`] else.
+/// Asks the process at an address several times for its clocks, over one connection. Otherwise as [`ask`].
 ///
 /// # Errors
 /// Why there is no answer, if there is none to one of the questions.

@@ -1,4 +1,4 @@
-//! The few shapes of which the pictures of the engine and of the command line are made.
+//! The few shapes that the pictures of the engine and of the command line consist of.
 
 use std::fmt::{Display, Write};
 

@@ -1,8 +1,8 @@
 //! Moving messages between two processes (or threads).
 //!
-//! A link carries frames in both directions, in order. Frames are small; what differs between transports is where a
-//! message's payload lies. In shared memory ([`shm`], also used by ranks that are threads) it stays in its sender's
-//! slot and the frame says where; over a socket ([`tcp`]) it follows the frame into a slot of the receiver.
+//! A link carries frames in both directions, in order. Frames are small; transports differ in the place of a message's
+//! payload. In shared memory ([`shm`], also used by ranks that are threads) the payload stays in its sender's slot and
+//! the frame has its place. Over a socket ([`tcp`]) it follows the frame into a slot of the receiver.
 
 pub(crate) mod endpoint;
 pub(crate) mod frame;

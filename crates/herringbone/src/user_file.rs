@@ -22,7 +22,7 @@ pub enum FileError {
     /// It is no regular file, but what the text says.
     #[error("it is {0}, and only regular files are read: name a file, and copy into it what this holds")]
     Irregular(&'static str),
-    /// It is larger than so many bytes.
+    /// It is larger than this number of bytes.
     #[error("it has more than {} MiB, which is the most that is read: is it the right file?", .0 >> 20)]
     Large(u64),
     /// It holds bytes that are no text.
@@ -59,7 +59,7 @@ pub fn read_user_file(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>, Fil
     read_up_to(file, limit)
 }
 
-/// Opens a regular file of any size, for those that read it piece by piece. Nothing is waited for but the disk.
+/// Opens a regular file of any size, for callers that read it piece by piece. It waits for nothing but the disk.
 ///
 /// # Errors
 /// [`FileError`] with the reason, without the name.

@@ -21,8 +21,8 @@ impl Pending {
     /// Waits for the operation, driving the engine meanwhile. Every caller gets the same result.
     ///
     /// # Errors
-    /// Those of the operation; see [`ErrorKind`](crate::ErrorKind). [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a
-    /// forked child, if it was not over when that was made.
+    /// An error of the operation; see [`ErrorKind`](crate::ErrorKind). [`ErrorKind::Forked`](crate::ErrorKind::Forked)
+    /// in a forked child, if the operation was not over at the fork.
     pub fn wait(&self) -> Result<()> {
         self.check_usable()?;
         self.node.wait(&self.completion, None);

@@ -1,4 +1,4 @@
-//! The tables that NCCL finds by their names, and their functions, each of which only says which call is meant.
+//! The tables that NCCL finds by their names, and their functions, which only pass each call on.
 
 use crate::{
     calls::{self, IncomingBuffer},

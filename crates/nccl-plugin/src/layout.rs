@@ -1,7 +1,8 @@
 //! The tables and structures of NCCL's interface, one for each version that is exported.
 //!
-//! Facts are those of NVIDIA's public headers, `src/include/plugin/net/net_v*.h` of NCCL at commit 5067397c (2.30.7).
-//! `tests/abi.txt` has the sizes and offsets that a C compiler finds in them, and a test compares the built plug-in with these.
+//! The facts are from NVIDIA's public headers, `src/include/plugin/net/net_v*.h` of NCCL at commit 5067397c (2.30.7).
+//! `tests/abi.txt` has the sizes and offsets that a C compiler finds in them, and a test compares the built plug-in
+//! with these.
 
 use crate::{
     devices::NetDevice,

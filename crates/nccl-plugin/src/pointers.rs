@@ -1,9 +1,9 @@
 //! Addresses: where the word of NCCL is taken for one.
 //!
-//! The types here stand in the signatures of the tables in place of pointers. Only NCCL makes values of them, and its interface
-//! (`ext-net`, `plugins/net/README.md` of its sources) demands what each use below needs: a pointer that is not null is aligned for
-//! its type and points to as much as its description says, and a buffer of a request stays there until the request is complete. All
-//! unsafe blocks of the crate are here.
+//! The types here take the place of pointers in the signatures of the tables. Only NCCL makes values of them, and its
+//! interface (`ext-net`, `plugins/net/README.md` of its sources) demands what each use below needs. A pointer that is
+//! not null is aligned for its type and points to as much memory as its description says. A buffer of a request stays
+//! there until the request is complete. All unsafe blocks of the crate are here.
 
 use crate::{failure::PluginFailure, wire::greeting::HANDLE_BYTES};
 use herringbone::Region;

@@ -4,8 +4,8 @@
 //! `n` streams has a header on stream `m % n`, and its bytes in pieces from that stream on, one on each. Both ends compute the pieces
 //! from the header, so a piece has no header of its own, and each stream is read in order.
 //!
-//! Whatever comes from a stream is checked here before it decides anything: a header that is none ends the connection, and so does a
-//! message that is longer than the receive that was posted for it.
+//! All bytes from a stream are checked here before they decide anything. An invalid header ends the connection, and so
+//! does a message that is longer than the receive that was posted for it.
 
 pub(crate) mod greeting;
 pub(crate) mod message;

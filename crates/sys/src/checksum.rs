@@ -9,7 +9,7 @@ use std::slice;
 impl Span<'_> {
     /// The CRC-32C (Castagnoli) checksum of the bytes.
     ///
-    /// Of memory that others write meanwhile, it is the checksum of no particular moment.
+    /// If other processes write the memory meanwhile, the result is the checksum of no particular moment.
     pub fn crc32c(self) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if let Some(checksum) = multiplied::crc32c(self) {

@@ -1,7 +1,7 @@
 //! Codecs with this machine's instructions: the pure functions of [`core`](herringbone_core::codec), compiled for wider registers.
 //!
-//! There is one text of each codec, so there is nothing in which two could differ: nothing is reordered or fused, whatever the
-//! registers' width, or the caller's modes of rounding and of denormal numbers, which are put back.
+//! Each codec has one source text, so no two versions can differ. Nothing is reordered or fused, whatever the
+//! registers' width, or the caller's modes of rounding and of denormal numbers, which are restored.
 
 use crate::kernel::{Level, mode::DefaultMode};
 use herringbone_core::codec::{Codec, CodedError};

@@ -1,10 +1,10 @@
 //! Sleeping until somebody has something to say, without a system call for those who speak to the awake.
 //!
-//! A process that sleeps has one [`Bell`] (an eventfd, which it can wait for together with its sockets) and one word,
-//! its *flag*, in its segment: 1 while it sleeps or is about to. The sleeper calls [`announce_sleep`], **then** looks
-//! at everything it could be woken for once more, then waits for the bell, then [`drain`](Bell::drain)s it, calls
-//! [`awake`] and looks again. Whoever publishes something for it calls [`published`] **afterwards**, and then
-//! [`wake_published`].
+//! A process that sleeps has one [`Bell`] and one word, its *flag*, in its segment. The bell is an eventfd, which it
+//! can wait for together with its sockets. The flag is 1 while the process sleeps or is about to. The sleeper calls
+//! [`announce_sleep`], **then** looks at everything it could be woken for once more, then waits for the bell, then
+//! [`drain`](Bell::drain)s it, calls [`awake`] and looks again. A process that publishes something for it calls
+//! [`published`] **afterwards**, and then [`wake_published`].
 //!
 //! # Why no wake-up is lost
 //! The sleeper stores the flag, passes a fence F1, and looks. The publisher stores its message, passes a fence F2, and

@@ -1,11 +1,11 @@
 //! Fork: a child that does not pretend to be its parent.
 //!
-//! A training process forks: every data loader worker is a copy of it, with a copy of every descriptor. A socket that
-//! a forgotten child holds stays open when the parent dies, so the other end learns of the death only when the child
-//! ends, seconds later or never. Close-on-exec does not help, for such children do not exec. So every descriptor of
-//! the engine lives in a [`Guarded`], and a handler that `pthread_atfork` runs in the child puts a harmless descriptor
-//! in the place of each: the connection has one holder again, and whatever the child's copy of the engine still does
-//! with the number fails with `EBADF`, or closes something that does not matter.
+//! A training process forks: every data loader worker is a copy of it, with a copy of every descriptor. A socket that a
+//! forgotten child holds stays open when the parent dies, so the other end learns of the death only when the child
+//! ends, seconds later or never. Close-on-exec does not help, because such children do not exec. So every descriptor of
+//! the engine lives in a [`Guarded`], and a handler that `pthread_atfork` runs in the child replaces each with a
+//! harmless descriptor. The connection has one holder again. If the child's copy of the engine still uses the number,
+//! it fails with `EBADF`, or closes something that does not matter.
 //!
 //! Not seen: raw `clone` system calls that bypass the C library, and the instant between opening a descriptor and
 //! guarding it. Death is found through [`pidfd`](crate::pidfd) and heartbeats too.

@@ -1,5 +1,5 @@
-//! Memory for the buffers of collectives that every process of the host maps: given out from a segment, so that a fold can
-//! read it, and write its result there, without a copy on the way.
+//! Memory for the buffers of collectives that every process of the host maps. It is allocated from a segment, so that a
+//! fold can read it, and write its result there, without a copy on the way.
 
 use crate::plain::Plain;
 use crate::region::Region;
@@ -25,9 +25,9 @@ pub struct Heap {
 
 /// `len` elements in a segment, owned like a vector's; zero at first.
 ///
-/// Other processes of the host map the same memory. They touch it only while its owner has lent it to a collective; so
-/// as long as they keep to that, it is memory like any other. A process that does not, or one that was stopped in the
-/// middle of a collective and goes on after this one has given up on it, can change what is there.
+/// Other processes of the host map the same memory. They touch it only while its owner has lent it to a collective. As
+/// long as they do so, it is memory like any other. A faulty process can change its contents. So can a process that was
+/// stopped in the middle of a collective and continues after this one has given up on it.
 pub struct Mapped<T: Plain> {
     heap: Arc<Heap>,
     range: Range<usize>,
@@ -126,7 +126,7 @@ impl Free {
         Self { stretches: Vec::from_iter((whole.start < whole.end).then_some(whole)) }
     }
 
-    /// Takes `bytes`, above 0, at the lowest address where there are so many.
+    /// Takes `bytes`, above 0, at the lowest address with enough free bytes.
     pub fn take(&mut self, bytes: usize) -> Option<Range<usize>> {
         let at = self.stretches.iter().position(|free| free.len() >= bytes)?;
         let free = &mut self.stretches[at];

@@ -1,7 +1,7 @@
 //! The arithmetic: folding N sources in one pass, in the shape that a schedule asks for.
 //!
-//! What a fold means is said in [`herringbone_core::element`], element by element. The code here is generic over that
-//! and compiled once per [`Level`]; all levels give the same bits, at any length and alignment, whatever floating-point
+//! [`herringbone_core::element`] defines the meaning of a fold, element by element. The code here is generic over that
+//! and compiled once per [`Level`]. All levels give the same bits, at any length and alignment, whatever floating-point
 //! mode the calling thread has set. Nothing here is fused, reordered, or multiplied where it should be divided.
 
 // What the crate's own unit tests do not call, and which takes as long to compile as all the rest, is not compiled for them.
@@ -105,7 +105,7 @@ impl Level {
         Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Level::Portable)
     }
 
-    /// The one that is fastest for a fold of so many bytes, those of all sources together.
+    /// The fastest level for a fold of `bytes` bytes, the sum over all sources.
     #[inline]
     pub fn of(bytes: usize) -> Self {
         if bytes <= SMALL { Level::Portable } else { Self::best() }

@@ -19,11 +19,12 @@
 //! | [`codec`] | what is sent in fewer bytes, vectorised likewise |
 //!
 //! # Races
-//! What lies in a [`region`] is touched by one thread at a time; the types see to that. What lies in a [`segment`] is
-//! mapped by other processes too, and no type system reaches into those: a faulty one may write at any moment. So the
-//! code here reads such memory only with raw copies, atomics and vector loads, never through a reference to its
-//! bytes (but those of a [`heap`]'s buffers, which their owner lends out as a whole), and never lets a value that it read there decide about an address, a length or a loop. A race can make
-//! numbers wrong and nothing else; the protocol of grants, and a checksum on sockets, keep it from happening.
+//! What lies in a [`region`] is touched by one thread at a time; the types see to that. The memory of a [`segment`] is
+//! mapped by other processes too, and no type system reaches into those: a faulty one can write at any moment. So the
+//! code here reads such memory only with raw copies, atomics and vector loads, never through a reference to its bytes.
+//! The exception is a [`heap`]'s buffers, which their owner lends out as a whole. No value read there decides about an
+//! address, a length or a loop. A race can make numbers wrong and nothing else; the protocol of grants, and a checksum
+//! on sockets, keep it from happening.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -6,8 +6,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A number without padding, for which every pattern of bits is a value: a slice of it can be viewed as bytes, and
-/// bytes from anywhere may be written over it. Sealed.
+/// A number without padding, for which every pattern of bits is a value. So a slice of it can be viewed as bytes, and
+/// any bytes can be written over it. Sealed.
 ///
 /// # Safety
 /// Not to be implemented elsewhere.

@@ -1,10 +1,9 @@
 //! Memory that an engine keeps across calls, and that its owner can take away again.
 //!
-//! A collective runs on: other threads drive it after the call that began it has returned. So the engine needs
-//! memory that is not tied to a borrow. A [`Region`] is such memory, and what makes it safe is **revocation**:
-//! whoever lends it ([`Region::lend`]) or wants it back ([`Owned::take`]) first closes the region, which waits for a
-//! running access to end and makes every later one fail. Whatever the engine does with its clones, it cannot touch
-//! memory that was returned.
+//! A collective runs on: other threads drive it after the call that began it has returned. So the engine needs memory
+//! that is not tied to a borrow. A [`Region`] is such memory, and **revocation** makes it safe. Its lender
+//! ([`Region::lend`]), or a caller that wants it back ([`Owned::take`]), first closes the region. This waits for a
+//! running access to end and makes every later one fail. So the engine's clones cannot touch memory that was returned.
 
 mod block;
 mod spanning;

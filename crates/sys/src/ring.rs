@@ -19,17 +19,18 @@
 //!   within what it has sent; any other counts as "full".
 //!
 //! # Payload rings
-//! Payloads that go with messages but do not fit their cells may lie in a ring of bytes beside the cells. The producer fills a
-//! stretch before it pushes the message that says where it is, and fills it again only when it has [seen](Producer::look) that
-//! message taken by all: the argument about words in cells holds for it, with the stretch in the place of the cell.
+//! Payloads that go with messages but do not fit their cells can lie in a ring of bytes next to the cells. The producer
+//! fills a stretch before it pushes the message with its place. It fills the stretch again only when it has
+//! [seen](Producer::look) that all have taken that message. The argument about words in cells holds for it, with the
+//! stretch in the place of the cell.
 //!
 //! # Slots: one writer, many readers
 //! A payload that does not fit a cell lies in a **slot** of the writer's segment, read in place by all its readers. The
-//! writer fills the slot, then pushes one message to each reader's ring; a reader that has used the payload pushes a
-//! grant to the ring back; the writer fills the slot again only when it has popped a grant from every reader it named.
-//! Each pop acquires what the push released. So each reader's reads of the payload come after the writer's stores,
-//! and the next stores come after all those reads: a payload is never torn, although it has no lock and no
-//! sequence of its own. All models are tried in every order by `tests/loom.rs`.
+//! writer fills the slot, then pushes one message to each reader's ring. A reader that has used the payload pushes a
+//! grant to the ring back. The writer fills the slot again only when it has popped a grant from every reader it named.
+//! Each pop acquires what the push released. So each reader's reads of the payload come after the writer's stores, and
+//! the next stores come after all those reads. A payload is never torn, although it has no lock and no sequence of its
+//! own. All models are tried in every order by `tests/loom.rs`.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Deref;
@@ -186,10 +187,10 @@ where
         self.next_len(cell).map(|len| &cell[1..1 + len])
     }
 
-    /// Goes on to the message after the next. Returns whether the next one was there; else nothing changes.
+    /// Moves on to the message after the next. Returns whether the next one was there; otherwise nothing changes.
     ///
-    /// What this end did before comes before whatever the other end does once it has [seen](Producer::look) it; so memory
-    /// that goes with a message may be used until the message is taken.
+    /// Actions of this end before the call come before all actions of the other end after it has [seen](Producer::look)
+    /// the call. So memory that goes with a message can be used until the message is taken.
     #[inline]
     pub fn take(&mut self) -> bool {
         let there = self.has_message();

@@ -1,8 +1,9 @@
 //! Memory shared with other processes of the host: sealed memfds, mapped by everyone.
 //!
-//! A segment has no name in any file system: its descriptor is passed over a socket ([`crate::socket::pass_fds`]), and
-//! it is gone when the last process that has it is, however that one died. It is sealed against changing its size, so
-//! no other process can make a mapped page disappear. Mapping it is also the proof that two ranks share a host.
+//! A segment has no name in any file system. Its descriptor is passed over a socket ([`crate::socket::pass_fds`]), and
+//! it is gone when the last process with that descriptor is, however that process died. It is sealed against changing
+//! its size, so no other process can make a mapped page disappear. Mapping it is also the proof that two ranks share a
+//! host.
 
 use crate::fork::{self, Guarded};
 use crate::span::{Kind, Span};
@@ -74,7 +75,7 @@ pub enum SegmentError {
         /// What the system says.
         source: io::Error,
     },
-    /// What was received could still be resized, which would kill whoever touches it.
+    /// The received segment could still be resized, which would kill any process that touches it.
     #[error("the shared segment received is not sealed against resizing (seals {seals:#x})")]
     Unsealed {
         /// The seals found.

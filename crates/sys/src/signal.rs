@@ -1,7 +1,7 @@
 //! SIGUSR1 as something that a thread waits for.
 //!
-//! A handler may do next to nothing, and Python runs its own only between two instructions of the main thread, which may wait in a
-//! call for ever. So this one writes to a descriptor that a thread of ours reads.
+//! A handler is allowed to do next to nothing. Python runs its own handlers only between two instructions of the main
+//! thread, which might wait in a call forever. So this one writes to a descriptor that a thread of ours reads.
 
 use crate::fork;
 use rustix::event::{EventfdFlags, eventfd};
@@ -52,7 +52,7 @@ impl UserSignal {
     /// Waits until the signal has come since this was last called.
     ///
     /// # Errors
-    /// None but those of a descriptor that somebody else has closed.
+    /// Only errors of a descriptor that another part of the program has closed.
     pub fn wait(&self) -> io::Result<()> {
         loop {
             let mut waiting = [rustix::event::PollFd::new(&self.bell, rustix::event::PollFlags::IN)];

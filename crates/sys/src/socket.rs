@@ -135,8 +135,8 @@ pub fn pass_fds(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>])
 /// At most `most` descriptors are kept, close-on-exec; further ones are closed.
 ///
 /// # Errors
-/// `WouldBlock` if nothing has arrived; `InvalidInput` if `into` is empty or `most` exceeds [`MOST_DESCRIPTORS`]; `EMFILE` if
-/// this process may not open as many files as came: what came is lost then.
+/// `WouldBlock` if nothing has arrived; `InvalidInput` if `into` is empty or `most` exceeds [`MOST_DESCRIPTORS`].
+/// `EMFILE` if this process is not allowed to open as many files as came: the message is lost then.
 pub fn receive_fds(socket: impl AsFd, into: &mut [u8], most: usize) -> io::Result<(usize, Vec<OwnedFd>)> {
     if into.is_empty() || most > MOST_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -159,8 +159,8 @@ pub fn receive_fds(socket: impl AsFd, into: &mut [u8], most: usize) -> io::Resul
     Ok((received.bytes, descriptors))
 }
 
-/// Listens under `name` in the abstract space of unix sockets: no file, gone with the socket, and visible exactly in
-/// this network namespace, so that hosts that share a file system do not meet there.
+/// Listens under `name` in the abstract space of unix sockets. It makes no file, is gone with the socket, and is
+/// visible exactly in this network namespace. So hosts that share a file system do not meet there.
 ///
 /// # Errors
 /// `AddrInUse`; `ENAMETOOLONG` beyond 107 bytes.
@@ -195,8 +195,8 @@ fn unix_stream() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// Sets up a TCP socket for collectives whose receiver always reads: as [`tune_tcp_buffers`], and with an error when sent data
-/// stays unacknowledged for `silence`, instead of the quarter of an hour that TCP would wait.
+/// Sets up a TCP socket for collectives whose receiver always reads, as [`tune_tcp_buffers`] does. In addition it fails
+/// if sent data stays unacknowledged for `silence`, instead of the quarter of an hour that TCP would wait.
 ///
 /// # Errors
 /// If it is no TCP socket.
@@ -304,7 +304,7 @@ pub struct TcpSent {
 /// Asks the kernel what a TCP connection has sent (`TCP_INFO`). It costs one system call.
 ///
 /// # Errors
-/// If it is no TCP socket, and `Unsupported` from a kernel that does not count this (before Linux 4.10).
+/// If it is no TCP socket, and `Unsupported` from a kernel without these counters (before Linux 4.10).
 pub fn tcp_sent(socket: impl AsFd) -> io::Result<TcpSent> {
     // struct tcp_info of <linux/tcp.h>, in words of 8 bytes: tcpi_bytes_acked, tcpi_busy_time and tcpi_rwnd_limited.
     const WORDS: usize = 23;

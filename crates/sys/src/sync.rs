@@ -2,8 +2,9 @@
 
 pub use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A sequentially consistent fence. On x86 compilers make one of `mfence`, which takes several times as long as any locked
-/// instruction; these are full barriers too, by the chapters on memory ordering of Intel's and AMD's manuals.
+/// A sequentially consistent fence. On x86, compilers emit `mfence` for one, which takes several times as long as any
+/// locked instruction. Locked instructions are full barriers too, by the chapters on memory ordering of Intel's and
+/// AMD's manuals.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub fn full_fence() {

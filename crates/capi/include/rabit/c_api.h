@@ -12,14 +12,14 @@
  *     }
  *     RabitFinalize();
  *
- * All ranks make the same calls in the same order, from one thread. A process that is started again makes those that the one before
- * it made since the checkpoint: what the others have of their results returns at once, and prepare is not called.
+ * All ranks make the same calls in the same order, from one thread. A process that is started again repeats the calls that its
+ * predecessor made since the checkpoint. If the others have their results, these calls return at once, and prepare is not called.
  *
  * Errors. RABIT ends the process; this library never does. The text of a failure is printed on standard error, and is what
  * herringbone_last_error() of herringbone.h returns. Functions that return bool return false. Functions that return a number return -1.
  * If a function that returns nothing fails, its buffer has no result. All later calls of this interface fail then, too, and
- * RabitFinalize returns false: end the program with a failure, so that it is started again. These count as failures: a null pointer
- * where bytes are needed, a number of no enum, a count that no buffer has, and every call before RabitInit or after RabitFinalize.
+ * RabitFinalize returns false: end the program with a failure, so that it is started again. These are failures: a null pointer where bytes are
+ * needed, a number of no enum, a count that no buffer has, and every call before RabitInit or after RabitFinalize.
  *
  * Pointers need no alignment. The library keeps none of them beyond a call.
  *
@@ -68,7 +68,7 @@ enum rabit_op {
     rabit_max = 0,
     rabit_min = 1,
     rabit_sum = 2,
-    /* Of integers only. */
+    /* For integers only. */
     rabit_bitwise_or = 3
 };
 

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::ffi::{c_char, c_int};
 
-/// The version of the library, as `HERRINGBONE_VERSION` counts.
+/// The version of the library, in the form of `HERRINGBONE_VERSION`.
 #[unsafe(no_mangle)]
 pub extern "C" fn herringbone_version() -> u32 {
     let part = |text: &str| text.parse::<u32>().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A group whose ranks call it now and then: those that have nothing to say sleep until another one calls.
+//! A group whose ranks call it now and then. Ranks with nothing to send sleep until another one calls.
 
 use super::{
     Communicator,

@@ -44,9 +44,9 @@ impl Communicator {
         &self.parts().1.residuals
     }
 
-    /// A turn for code that runs when an operation of this group is over: the next one in the line of such code. All ranks ask for
-    /// as many, in the same order. So its calls match those of the other ranks, whenever and on whichever thread it runs, and the
-    /// program's own calls go on meanwhile.
+    /// A turn for code that runs when an operation of this group is over: the next turn in the line of such code. All
+    /// ranks ask for the same number of turns, in the same order. So its calls match the other ranks' calls, at any
+    /// time and on any thread, while the program's own calls continue.
     ///
     /// A call in a turn waits until all earlier turns are over. Code that makes no calls waits for nothing. If a call has not
     /// come to its turn within its timeout, all later ones of the line fail, because the other ranks have made one more.

@@ -20,7 +20,7 @@ use std::{
     time::Instant,
 };
 
-/// A process's place in a job, for those that only look at it. The job ends as if it was not there.
+/// A process's place in a job, for observers. It does not keep the job from ending.
 #[derive(Clone)]
 pub struct JobView {
     node: Weak<Node>,
@@ -36,11 +36,11 @@ pub struct JobView {
 pub struct JobPlace {
     /// The number of the job.
     pub job: u64,
-    /// What launchers call the job, the name that counts first.
+    /// The launchers' names for the job, beginning with the one that is used.
     pub names: Vec<String>,
     /// This process's rank in the job.
     pub rank: u32,
-    /// Its rank among those of its host.
+    /// Its rank on its host.
     pub local_rank: u32,
     /// Where it listens, as `host:port`: what `herringbone status` asks. Ranks that are threads do not listen.
     pub address: Option<String>,
@@ -56,7 +56,8 @@ pub struct JobFigures {
     pub stats: Stats,
     /// Its groups, what is under way, its links.
     pub status: JobStatus,
-    /// The group of all ranks, or of those that [shrank](crate::Communicator::shrink) or lost a reducer since; `None` while there is none.
+    /// The group of all ranks, or of the ranks that [shrank](crate::Communicator::shrink) or lost a reducer since;
+    /// `None` before the group exists.
     pub whole: Option<GroupStatus>,
     /// Bytes of staging memory that operations have now.
     pub staged: u64,
@@ -65,7 +66,7 @@ pub struct JobFigures {
 }
 
 impl JobView {
-    /// How this process stands in the job of a communicator, for those that only look at it.
+    /// This process's place in the job of a communicator, for observers.
     pub fn of(communicator: &Communicator) -> Self {
         let fabric = &communicator.fabric;
         let job = &fabric.job;

@@ -25,8 +25,8 @@ pub struct NcclInterface {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NcclNetwork {
-    /// The interfaces to offer, best first: of `HERRINGBONE_IFNAME`, else `NCCL_SOCKET_IFNAME`, else all but loopback and those of
-    /// Docker, unless the host has no others.
+    /// The interfaces to offer, best first: from `HERRINGBONE_IFNAME`, else `NCCL_SOCKET_IFNAME`, else all interfaces.
+    /// The last default leaves out loopback and Docker's interfaces if the host has others.
     pub interfaces: Vec<NcclInterface>,
     /// The number of streams that is asked for, 1 to 64, if one is.
     pub streams: Option<usize>,

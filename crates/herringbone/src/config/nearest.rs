@@ -3,9 +3,9 @@
 use crate::core::algorithm::Algorithm;
 use std::str::FromStr;
 
-/// The one of `known` that `text` is most like, if it is like one: at most every third letter, and one of a short name,
-/// is missing, added, replaced or swapped with its neighbour; else the first that it begins, by three letters or more.
-/// Capitals do not count; the first of equals wins.
+/// The one of `known` that is most similar to `text`, if one is similar. Up to every third letter, or one letter of a
+/// short name, can be missing, added, replaced or swapped with its neighbour. Otherwise this is the first name that
+/// `text` begins, with three letters or more. Capitals are ignored; the first of equals wins.
 pub fn nearest<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let text = text.trim().to_lowercase();
     let most = (text.chars().count() / 3).max(1);

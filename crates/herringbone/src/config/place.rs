@@ -15,7 +15,7 @@ use crate::{
 use std::sync::{Arc, Once};
 
 impl Environment {
-    /// Which launcher counts and what it says, in words; `None` if no launcher started this process.
+    /// The launcher that is used and the place that it gives, in words; `None` if no launcher started this process.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) if launchers contradict each other, or if one does not say enough.
@@ -99,7 +99,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The place of this process and the job's token, without the other settings, of which one may be wrong.
+    /// The place of this process and the job's token. The other settings are not read, because one might be wrong.
     ///
     /// # Errors
     /// As [`from_env`](Self::from_env), for the place.

@@ -377,8 +377,8 @@ pub fn token_from_file(path: &str) -> Result<String> {
     token_in(path, "the token's file")
 }
 
-/// The token of the job of which a process listens at `host:port`, if that is a process of this user and host that was started
-/// with it in its environment.
+/// The token of the job of the process that listens at `host:port`. It is found only if that is a process of this user
+/// and host that was started with the token in its environment.
 pub fn token_of_listener(address: &str) -> Option<String> {
     let mut there =
         address.to_socket_addrs().ok()?.filter(|there| is_own_address(there.ip()).unwrap_or(false));

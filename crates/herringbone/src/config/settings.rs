@@ -22,10 +22,10 @@ pub struct Setting {
     pub meaning: &'static str,
     /// What it may hold, with the unit where there is one.
     pub values: &'static str,
-    /// What counts where neither it nor a fallback is set, in words.
+    /// The default, in words: the value if neither it nor a fallback is set.
     pub default: &'static str,
-    /// Variables of others that count where it is not set, the first that is set first. Each is a list whose values
-    /// are joined by colons.
+    /// Variables of other programs that are used if it is not set; the first one that is set wins. Each is a list whose
+    /// values are joined by colons.
     pub fallbacks: &'static [&'static [&'static str]],
     /// Who reads it.
     pub readers: &'static [Reader],
@@ -386,8 +386,8 @@ pub const ALL: [&Setting; 33] = [
 ];
 
 impl Setting {
-    /// What `environment` holds for it, and in which variables; `None` if the default counts. It is not checked whether
-    /// that can be used.
+    /// The value that `environment` has for it, and in which variables; `None` if the default is used. Whether the
+    /// value is valid is not checked.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) if it is not text.

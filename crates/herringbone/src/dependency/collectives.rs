@@ -31,7 +31,7 @@ impl DependencyEngine {
     /// since its buffer is spoiled, spoils the communicator: later ones would meet other ranks' earlier ones.
     ///
     /// # Errors
-    /// As [`push`](Self::push); those of the collective come at the wait for the buffer.
+    /// As [`push`](Self::push). Errors of the collective come at the wait for the buffer.
     pub fn all_reduce<T: Element + Plain>(
         &self,
         communicator: &Communicator,

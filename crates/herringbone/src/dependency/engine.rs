@@ -84,12 +84,12 @@ pub struct Uses<'a> {
     pub reads: &'a [&'a Variable],
     /// What it mutates; this may be read, too.
     pub mutates: &'a [&'a Variable],
-    /// Of what is ready the highest begins first.
+    /// The ready operation with the highest priority begins first.
     pub priority: i32,
 }
 
 impl DependencyEngine {
-    /// An engine with so many threads, at least one.
+    /// An engine with `threads` threads, at least one.
     ///
     /// # Errors
     /// If the system has no room for the threads.
@@ -130,8 +130,8 @@ impl DependencyEngine {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this process is a forked child of the one that made the engine: it has none of its threads, every call that can
-    /// fail does, and there is nothing to see.
+    /// Whether this process is a forked child of the one that made the engine. The child has none of its threads: every
+    /// call that can fail does, and the engine is empty.
     pub fn is_forked(&self) -> bool {
         self.scheduler.is_forked()
     }
@@ -261,7 +261,7 @@ impl DependencyEngine {
     /// Begins a wait for `variable`, as [`wait`](Self::wait), that can be waited for in parts.
     ///
     /// # Errors
-    /// Those that concern the call.
+    /// Errors of this call.
     pub fn begin_wait(&self, variable: &Variable) -> DependencyResult<VariableWait> {
         self.check_wait()?;
         self.check_own(variable)?;
@@ -271,8 +271,8 @@ impl DependencyEngine {
     /// Waits until nothing is pending.
     ///
     /// # Errors
-    /// [`Failed`](DependencyError::Failed) with the failure, of those that nobody has been told of, whose operation was pushed
-    /// first. Nothing is spoiled any more then.
+    /// [`Failed`](DependencyError::Failed) with the first unreported failure, in the order of pushes. Nothing is
+    /// spoiled any more then.
     pub fn wait_all(&self) -> DependencyResult<()> {
         loop {
             if let Some(result) = self.wait_all_for(Duration::MAX) {
@@ -300,7 +300,7 @@ impl DependencyEngine {
         if self.is_forked() { 0 } else { self.scheduler.with(|queues| queues.pending()) }
     }
 
-    /// Of the failures that no wait has told anybody, that whose operation was pushed first. It stays as it is.
+    /// The first failure, in the order of pushes, that no wait has reported. It stays unreported.
     pub fn unreported(&self) -> Option<OperationFailure> {
         if self.is_forked() { None } else { self.scheduler.with(|queues| queues.unreported()) }
     }
@@ -334,14 +334,14 @@ impl DependencyEngine {
         true
     }
 
-    /// As [`close`](Self::close), but waits for no thread, now or later: a function that runs goes on alone.
+    /// As [`close`](Self::close), but waits for no thread, now or later: a running function continues alone.
     pub fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);
         self.close();
     }
 
-    /// The queues as they are now, as an SVG: a row for each variable with the operations that use it, reads in green and
-    /// mutations in red, in the order of their pushes.
+    /// The queues at this moment, as an SVG. It has a row for each variable with the operations that use it, reads in
+    /// green and mutations in red, in the order of their pushes.
     pub fn picture(&self) -> String {
         let queues =
             if self.is_forked() { Vec::new() } else { self.scheduler.with(|queues| queues.snapshot()) };
@@ -355,8 +355,9 @@ impl DependencyEngine {
         }
     }
 
-    /// What has run since [`record`](Self::record), the last 131,072 operations at most, as a trace that Perfetto and
-    /// chrome://tracing open: a row for each thread, and rows for operations that ended later than their functions.
+    /// The functions that have run since [`record`](Self::record), at most the last 131,072 operations, as a trace that
+    /// Perfetto and chrome://tracing open. It has a row for each thread, and rows for operations that ended later than
+    /// their functions.
     pub fn trace(&self) -> String {
         match self.is_forked() {
             true => trace::written(&Recorder::default()),

@@ -1,4 +1,4 @@
-//! The threads that run what the queues say is ready, and those that wait for it.
+//! The threads that run the ready operations of the queues, and the threads that wait for them.
 
 use super::{
     failure::{DependencyError, OperationFailure, Unfinished},
@@ -363,7 +363,7 @@ pub(crate) enum Waited {
     Closed,
 }
 
-/// The end of an operation whose function returns before it: whoever has this ends the operation, on any thread.
+/// The end of an operation whose function returns before it. Its holder ends the operation, on any thread.
 ///
 /// If it is dropped unused, the operation fails.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Users' buffers that have bytes in common: those of one operation, and those of several that are under way at once.
+//! Users' buffers that have bytes in common, within one operation and between operations that are under way at once.
 
 use crate::{
     core::{collective::Collective, prepare::Call},

@@ -1,8 +1,8 @@
 //! Groups that programs are done with.
 //!
-//! Operations that are under way go on. What this rank has left in memory stays until the others have read it. A rank that has
-//! failed an operation reads no more and says nothing of it, so the others keep its slots until the hub says that no member
-//! needs the group. Then only the group's number is left.
+//! Operations that are under way continue. Data that this rank has left in memory stays until the others have read it.
+//! A rank that has failed an operation reads no more and does not report it. So the others keep its slots until the hub
+//! reports that no member needs the group. Then only the group's number remains.
 
 use super::{
     failure,

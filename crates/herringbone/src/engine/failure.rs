@@ -1,4 +1,4 @@
-//! Why a group, or an operation, cannot go on, as users read it.
+//! Why a group, or an operation, cannot continue, as users read it.
 
 use super::{group::Group, links::Links};
 use crate::{

@@ -1,4 +1,4 @@
-//! The bytes that operations read and write, to find those of which one has to wait for the other.
+//! The bytes that operations read and write. They show which operation has to wait for which.
 
 use crate::execute::issue::{Footprint, OpPlace};
 use std::{collections::BTreeSet, ops::Range};

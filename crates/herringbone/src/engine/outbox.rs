@@ -1,4 +1,4 @@
-//! What an engine leaves to do: for itself, for its surroundings, and for those that wait.
+//! The work that an engine leaves for itself, for its surroundings, and for waiting threads.
 
 use super::{
     early::Parked,

@@ -1,5 +1,6 @@
-//! What a process says of the ports of hosts while a group's plans follow them: how much its connections have sent, and for how
-//! long they were busy, as the kernel counts it. A call costs a comparison, a report a system call for each connection.
+//! A process's reports about the ports of hosts while a group's plans follow them. They have the bytes that its
+//! connections sent, and for how long these were busy, as the kernel counts it. A call costs a comparison, a report a
+//! system call for each connection.
 
 use super::{plans::Planned, settings::Settings};
 use crate::{

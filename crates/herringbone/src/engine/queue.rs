@@ -1,4 +1,4 @@
-//! Operations that have not started, in lines: one for each group and class, of which only the first can start.
+//! Operations that have not started, in lines: one line for each group and class. Only the first of a line can start.
 
 use super::footprints::Footprints;
 use crate::execute::issue::{Identity, OpPlace, Queued};

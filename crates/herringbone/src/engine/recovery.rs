@@ -1,10 +1,11 @@
 //! What becomes of a group's operations when a reducer is lost: they are finished by the workers, and later ones use the
 //! reducers that are left. See [`core`'s recovery](crate::core::session::recovery).
 //!
-//! Two groups follow a group that has lost a reducer. Its **repair group** has no reducers: what is left of an operation is done
-//! there, as broadcasts and all-reduces of stretches of the user's buffers, by all ranks in the order in which they issued the
-//! operation. Its **successor** has the reducers that are left: the group's calls from an agreed number on are calls of the successor. So
-//! each group knows one set of reducers for good, and no frame of an abandoned operation can be taken for another's.
+//! Two groups follow a group that has lost a reducer. Its **repair group** has no reducers. All ranks do the unfinished
+//! part of each operation there, as broadcasts and all-reduces of stretches of the user's buffers. They keep the order
+//! in which they issued the operations. Its **successor** has the remaining reducers: the group's calls from an agreed
+//! number on are calls of the successor. So each group has one set of reducers for good, and no frame of an abandoned
+//! operation can be taken for another's.
 
 use super::{
     begin::{self, prepared},

@@ -1,7 +1,7 @@
 //! Who waits: what the hub is told of calls that have waited for long, and what it says of ranks that have not come to them.
 //!
-//! A rank says for each group in which of its calls it waits: the oldest that has not ended, whether it runs or waits for a link.
-//! The others wait behind it, and whoever has called it has come to all of them.
+//! For each group, a rank reports the call in which it waits: the oldest that has not ended, whether it runs or waits
+//! for a link. The others wait behind it, and a rank that has called it has called all earlier ones.
 
 use super::{
     backlog::Backlog,

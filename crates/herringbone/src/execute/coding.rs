@@ -1,7 +1,7 @@
 //! Steps that encode and decode, over memory that other processes may write: block by block, through copies.
 //!
-//! A coded message lies in its slot behind a prefix that says how long it is, since frames of local ranks' messages stay with
-//! their senders. What is read is checked, whoever wrote it.
+//! A coded message lies in its slot behind a prefix with its length, because frames of local ranks' messages stay with
+//! their senders. Every message is checked as it is read, whichever rank wrote it.
 
 use crate::{
     core::{

@@ -1,10 +1,10 @@
 //! An operation that one thread runs from beginning to end, in the order of its program.
 //!
 //! Between ranks that share memory, most of a small operation's time would go into looking up what a frame is for and
-//! counting what a step still waits for. If the proof says that ranks may run their programs strictly in
-//! order ([`Verified::serial`](crate::core::verify::Verified::serial)), and nothing else is under way, both are known:
-//! the next step waits for the next frames of certain ranks. Steps and frames are those of any other operation,
-//! worked out once, in a [`Script`]; and at any step it can [become](Straight::into_operation) one.
+//! counting what a step still waits for. Both are known if the proof shows that ranks can run their programs strictly
+//! in order ([`Verified::serial`](crate::core::verify::Verified::serial)), and nothing else is under way. The next step
+//! then waits for the next frames of certain ranks. Steps and frames are the same as in any other operation, worked out
+//! once, in a [`Script`]. At any step the straight run can [become](Straight::into_operation) an ordinary operation.
 
 use super::{
     operation::{Operation, OperationMeans},

@@ -1,7 +1,7 @@
-//! Going on when the hub is lost: the ranks that are left call the lowest of them at the port that it listens at anyway.
+//! How ranks continue when the hub is lost: the survivors call the lowest of them at its usual port.
 //!
-//! An [`Election`](crate::core::session::election::Election) decides; here are its connections and its clock. The old world stays
-//! as it is until the next one has formed, so that nobody takes a rank for dead that only went on.
+//! An [`Election`](crate::core::session::election::Election) decides; here are its connections and its clock. The old
+//! world stays as it is until the next one has formed, so no rank takes another for dead that has only continued.
 
 use super::{
     Job,

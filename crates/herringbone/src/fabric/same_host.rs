@@ -1,7 +1,7 @@
-//! Two processes of a host that go on through shared memory once they have proved themselves over TCP.
+//! Two processes of a host that continue through shared memory once they have proved themselves over TCP.
 //!
-//! The process that was called names a unix socket that is there for this connection only; the caller passes its memory there. Each
-//! says over TCP whether it has what it needs: so both ends go on through memory, or both over TCP.
+//! The called process names a unix socket that exists for this connection only; the caller passes its memory there.
+//! Each reports over TCP whether it has what it needs, so both ends continue through memory, or both over TCP.
 
 use super::{
     acceptor,

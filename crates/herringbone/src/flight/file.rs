@@ -212,7 +212,7 @@ fn make_own(folder: &Path) -> io::Result<()> {
 /// Writes a record to a file, which is there whole or not at all. Nobody but this user may read it.
 ///
 /// # Errors
-/// Those of the file system, with the name of the file.
+/// Errors of the file system, with the name of the file.
 pub fn write_record(path: &Path, record: &FlightRecord, format: FlightFormat) -> io::Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

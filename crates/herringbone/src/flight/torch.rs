@@ -1,6 +1,7 @@
 //! A record as PyTorch's flight recorder writes its own: what `torchfrtrace` (`torch.distributed.flight_recorder`) reads.
 //!
-//! The fields are those of `FlightRecorder.hpp` of PyTorch 2.15. What the reader makes of them decides how some are filled:
+//! The fields are the same as in `FlightRecorder.hpp` of PyTorch 2.15. The reader's treatment of them decides how some
+//! are filled:
 //!
 //! * Names of operations begin with `nccl:`, as this is the only library that the reader of every release knows.
 //! * `collective_seq_id` is the number that errors name: of the operation in its group, from 0.

@@ -30,9 +30,9 @@ const MESSAGES: u32 = 16;
 
 /// A measurement of ports that is about to begin. All ranks of the group make one and run it.
 ///
-/// The first rank of each host stands for all of its ranks. In a turn a host receives from all others, or sends to all, so that
-/// its own port is what limits. What counts is the median of short parts of a turn, and of two such turns the larger one.
-/// Of more than 16 hosts, blocks of at most 16 measure at the same time.
+/// The first rank of each host stands for all of its ranks. In a turn a host receives from all others, or sends to all,
+/// so its own port is the limit. The result is the median of short parts of a turn, and of two such turns the larger
+/// one. If there are more than 16 hosts, blocks of at most 16 measure at the same time.
 pub struct PortMeasurement<'a> {
     comm: &'a Communicator,
     hosts: Vec<u32>,
@@ -40,7 +40,7 @@ pub struct PortMeasurement<'a> {
 }
 
 impl<'a> PortMeasurement<'a> {
-    /// Of the hosts of all ranks of a group.
+    /// A measurement of the ports of all hosts of a group.
     pub fn of(comm: &'a Communicator) -> Self {
         let (fabric, group) = comm.parts();
         let hosts = group.hosts(fabric);
@@ -69,7 +69,7 @@ impl<'a> PortMeasurement<'a> {
     /// Measures. All ranks of the group get the same ports; `None` where all share a host. `done` hears of each turn that has ended.
     ///
     /// # Errors
-    /// Those of messages; see [`ErrorKind`](crate::ErrorKind).
+    /// Errors of messages; see [`ErrorKind`](crate::ErrorKind).
     pub fn run(self, mut done: impl FnMut(usize)) -> Result<Option<Ports>> {
         let me = self.comm.rank();
         let block = self.blocks.iter().find(|block| block.contains(&me)).map_or(&[][..], Vec::as_slice);

@@ -21,7 +21,8 @@ pub struct SiteMeasurement<'a> {
 }
 
 impl<'a> SiteMeasurement<'a> {
-    /// Of the sites that these ports and links show, whose ranks are on these hosts, one number for each; `None` where they show none.
+    /// A measurement of the sites that these ports and links show. `hosts` has a number for each rank's host. `None` if
+    /// they show no sites.
     pub fn of(comm: &'a Communicator, ports: &Ports, links: &LinkMatrix, hosts: &[u32]) -> Option<Self> {
         let of_ranks = found_sites(ports, links, hosts)?;
         let turns = site_flows(&of_ranks, hosts);
@@ -41,7 +42,7 @@ impl<'a> SiteMeasurement<'a> {
     /// Measures. All ranks of the group get the same sites. `done` hears of each turn that has ended.
     ///
     /// # Errors
-    /// Those of messages; see [`ErrorKind`](crate::ErrorKind).
+    /// Errors of messages; see [`ErrorKind`](crate::ErrorKind).
     pub fn run(self, mut done: impl FnMut(usize)) -> Result<Sites> {
         let me = self.comm.rank();
         let mut own = vec![0u64; self.turns()];

@@ -10,8 +10,8 @@ use std::{
 /// Why a named operation has failed.
 #[derive(Clone, Debug)]
 pub enum NamedFailure {
-    /// The ranks do not agree about it, it cannot be submitted, or they have shut down: Horovod's text. But after a shutdown
-    /// the ranks go on.
+    /// The ranks do not agree about it, it cannot be submitted, or they have shut down: Horovod's text. The ranks
+    /// continue, except after a shutdown.
     Text(String),
     /// The engine has failed, and the controller has ended.
     Engine(Error),

@@ -141,7 +141,8 @@ pub enum TraceEvent<'a> {
         /// How long the message's payload is.
         bytes: usize,
     },
-    /// The operation cannot go on. It is told again only when it waits for others, or when a listener has joined.
+    /// The operation cannot continue. The event comes again only when the operation waits for other ranks, or when a
+    /// listener has joined.
     Waited {
         /// The operation.
         operation: OperationId,
@@ -188,7 +189,7 @@ pub enum TraceEvent<'a> {
         /// How fast ports look, and what is planned.
         why: &'a str,
     },
-    /// All members of a group have left the operations that could not go on.
+    /// All members of a group have left the operations that could not continue.
     Fenced {
         /// The number of the group.
         group: u32,

@@ -23,11 +23,12 @@ use std::{
 /// A collective on memory that the caller looks after: what [`Rabit::begin`] and [`Rabit::finish`] take.
 #[derive(Clone, Debug)]
 pub struct RabitCollective {
-    /// An all-reduce, a broadcast or an all-gather. Of others the ranks have different results, which nobody could keep for them.
+    /// An all-reduce, a broadcast or an all-gather. In other collectives the ranks have different results, which no
+    /// other rank could keep for them.
     pub collective: Collective,
     /// The type of the elements.
     pub dtype: DType,
-    /// How many: all of them, or those of one rank for an all-gather.
+    /// The number of elements: all of them, or one rank's for an all-gather.
     pub count: usize,
     /// How they are folded, for an all-reduce.
     pub op: ReduceOp,
@@ -35,10 +36,10 @@ pub struct RabitCollective {
     pub input: Region,
     /// Where the result goes. For a broadcast it is the input.
     pub output: Region,
-    /// Of an all-gather whose parts may differ in length: this rank's. Input and output are the whole buffer then, and the count is not
-    /// looked at.
+    /// This rank's slice, for an all-gather whose parts differ in length. Input and output are the whole buffer then,
+    /// and the count is ignored.
     pub slice: Option<RabitSlice>,
-    /// A hash of the place in the program from which it is called; 0 if it is not known. Of a broadcast it is not looked at.
+    /// A hash of the place in the program from which it is called; 0 if it is not known. Broadcasts ignore it.
     pub place: u64,
 }
 
@@ -137,8 +138,8 @@ impl Rabit {
         })
     }
 
-    /// Copies a vector of any length from rank `root` to all others, whose own are replaced: two calls, the first of which says how
-    /// long it is.
+    /// Copies a vector of any length from rank `root` to all others, whose own are replaced. It makes two calls, and
+    /// the first one sends the length.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).

@@ -1,4 +1,4 @@
-//! The steps of a call that all calls have: forming the group anew, and what ranks then send each other.
+//! The steps that all calls have: re-forming the group, and the ranks' messages after that.
 
 use super::{
     Rabit,

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-/// A server, for those that only look at it: it ends as if this was not there.
+/// A server, for observers. It does not keep the server from ending.
 #[derive(Clone)]
 pub struct ServerView {
     jobs: Weak<Jobs>,

@@ -1,7 +1,8 @@
 //! What optimizers do to a row, element by element.
 //!
-//! All numbers that do not depend on an element are made in `f64` and rounded once to the type of the arithmetic, which is `f32`
-//! for rows of `f32`, `bf16` and `f16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on all machines the bits are the same.
+//! Numbers that do not depend on an element are computed in `f64` and rounded once to the type of the arithmetic. That
+//! type is `f32` for rows of `f32`, `bf16` and `f16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on
+//! all machines the bits are the same.
 
 mod mxnet;
 

@@ -72,8 +72,8 @@ impl ParameterServer {
         Self::connect(&Config::worker_from_env()?, &servers_from_env()?)
     }
 
-    /// Connects to servers, each `host:port`: the same list on all workers, in the same order. Of `config` rank, number of workers,
-    /// token and timeout count, and whether it forces TCP on a host.
+    /// Connects to servers, each `host:port`: the same list on all workers, in the same order. It uses the rank, number
+    /// of workers, token and timeout of `config`, and whether it forces TCP on a host.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] without servers; [`ErrorKind::Rendezvous`] or [`ErrorKind::Auth`] if one of them is not there within
@@ -141,9 +141,9 @@ impl ParameterServer {
         Ok(table)
     }
 
-    /// Makes a table as it is in the newest snapshot that its servers have (`--data`), with optimizer and steps, also if they were
-    /// of another number. If there is a table of the name it stays as it is. Returns the snapshot's number, or `None` if there is
-    /// none, or was such a table. All workers may call it, before they open the table.
+    /// Restores a table from the newest snapshot of its servers (`--data`), with optimizer and steps, even if the
+    /// number of servers was different. A table of the name that exists stays as it is. Returns the snapshot's number,
+    /// or `None` if there is none, or if such a table existed. All workers can call it, before they open the table.
     ///
     /// # Errors
     /// [`ErrorKind::Table`] if the snapshot is damaged, or of another table; [`ErrorKind::TableServerLost`],

@@ -1,8 +1,8 @@
 //! A connection on which requests and answers travel: frames of the same link that schedules use.
 //!
-//! A payload has at most [`PAYLOAD_BYTES`], and whoever reads one has a place for it, so nothing is granted: a request is taken in,
-//! kept or refused as soon as it is read, and an answer's place is there before its request is sent. So a connection can always be
-//! drained.
+//! A payload has at most [`PAYLOAD_BYTES`], and its reader has a place for it, so nothing is granted. A request is
+//! executed, kept or refused as soon as it is read, and an answer's place exists before its request is sent. So a
+//! connection can always be drained.
 
 use super::spare;
 use crate::{

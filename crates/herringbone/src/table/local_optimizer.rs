@@ -24,8 +24,8 @@ fn block_of(kind: OptimizerKind, elements: usize) -> usize {
 
 /// An optimizer with what it keeps for one array in this process: its steps have the bits of a table's.
 ///
-/// The rules are those of MXNet: [`OptimizerKind`](crate::core::table::OptimizerKind) has the formulas. Arithmetic and state are
-/// `f64` for elements of `f64`, and `f32` for all others.
+/// The rules are MXNet's: [`OptimizerKind`](crate::core::table::OptimizerKind) has the formulas. Arithmetic and state
+/// are `f64` for elements of `f64`, and `f32` for all others.
 ///
 /// ```
 /// use herringbone::core::table::{OptimizerKind, OptimizerSpec};
@@ -106,8 +106,8 @@ impl LocalOptimizer {
     /// Changes the weights by their gradients.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if they are of another type than those that it was made for, [`ErrorKind::BufferSize`] if there are more or
-    /// fewer of them: then nothing is changed.
+    /// [`ErrorKind::Config`] if the elements have another type than this optimizer's, [`ErrorKind::BufferSize`] if
+    /// there are more or fewer of them. Nothing is changed then.
     pub fn step<T: Element + Plain>(&mut self, weights: &mut [T], gradients: &[T]) -> Result<()> {
         if T::DTYPE != self.dtype {
             let problem = format!("elements of {} for an optimizer of {}", T::DTYPE, self.dtype);
@@ -159,7 +159,7 @@ impl LocalOptimizer {
         }
     }
 
-    /// Continues after so many steps with what [`state`](Self::state) gave.
+    /// Continues after `steps` steps with the state that [`state`](Self::state) gave.
     ///
     /// # Errors
     /// [`ErrorKind::BufferSize`] if it has another length than this optimizer's: then nothing is changed.

@@ -16,8 +16,8 @@ use std::{
 pub struct TableOptions {
     /// How many bytes they may take up, with pushes that wait for the end of a step, and pulls that are not answered.
     pub memory_bytes: u64,
-    /// How long the others wait for a worker whose connection has ended without a goodbye; then they go on without it. `None`: until
-    /// it is back.
+    /// How long the others wait for a worker whose connection has ended without a goodbye. Then they continue without
+    /// it. `None`: until it is back.
     pub patience: Option<Duration>,
     /// Where snapshots are written, and read: a directory that all servers see, or copies of one. `None`: there are none.
     pub data: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub struct TableOptions {
     /// The transport that is forced: with TCP no memory is shared with workers on this host. What a program's user says is
     /// [`transport_from_env`](crate::transport_from_env).
     pub transport: Option<Transport>,
-    /// The optimizers that this server has beside those of [`OptimizerKind`](crate::core::table::OptimizerKind).
+    /// The optimizers that this server has in addition to [`OptimizerKind`](crate::core::table::OptimizerKind)'s.
     pub optimizers: Vec<Arc<dyn OwnOptimizer>>,
 }
 

@@ -3,7 +3,8 @@
 use crate::core::table::OptimizerSpec;
 use std::fmt;
 
-/// An optimizer that a server has beside those of [`OptimizerKind`](crate::core::table::OptimizerKind), for tables whose optimizer is named `own:` and its name.
+/// An optimizer that a server has in addition to [`OptimizerKind`](crate::core::table::OptimizerKind)'s, for tables
+/// whose optimizer is named `own:` and its name.
 ///
 /// A program that serves tables with it makes a [`Server`](crate::server::Server) with [`TableOptions::optimizers`](super::TableOptions::optimizers).
 /// All servers of a table need it. What workers push comes rescaled and clipped, row by row. The same row, state and gradient have to

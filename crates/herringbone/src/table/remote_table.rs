@@ -202,9 +202,10 @@ impl RemoteTable {
         self.wait("tune", &call)
     }
 
-    /// Has all servers write the table to disk (`--data`), with optimizer and steps, while training goes on: as it is once all
-    /// workers have ended as many steps as this one; an async table as it is, range by range. It returns once all is on disk. The two
-    /// newest snapshots are kept. Returns the snapshot's number, which is the time in nanoseconds.
+    /// Makes all servers write the table to disk (`--data`), with optimizer and steps, while training continues. The
+    /// snapshot is the table once all workers have ended as many steps as this one. An async table is written as it is,
+    /// range by range. It returns once all is on disk. The two newest snapshots are kept. Returns the snapshot's
+    /// number, which is the time in nanoseconds.
     ///
     /// # Errors
     /// [`ErrorKind::Table`] if it cannot be written: then earlier snapshots are as they were. [`ErrorKind::TableServerLost`],

@@ -1,9 +1,10 @@
 //! Snapshots of tables on disk: `DIR/TABLE/step-STEP-id-ID/range-R-of-N.table`, one file for each range.
 //!
-//! Each server writes its ranges' files, into a directory that all servers see. A snapshot is there once all its files are. Ids tell
-//! which one is newer: whoever has them taken gives them ascending numbers, such as the time. Several servers may write the same
-//! file, if its range gets another owner meanwhile: each writes one of its own, and renames it once it is whole. A table may be restored onto another
-//! number of servers: each reads the files in which its keys are.
+//! Each server writes its ranges' files, into a directory that all servers see. A snapshot exists once all its files
+//! do. Ids tell which one is newer, so each snapshot needs a larger id than the one before, such as the time. Several
+//! servers can write the same file, if its range gets another owner meanwhile: each writes one of its own, and renames
+//! it once it is whole. A table can be restored onto another number of servers: each reads the files in which its keys
+//! are.
 
 mod error;
 mod file;

@@ -1,4 +1,4 @@
-//! Of whom a timeline is, and what members are called in it.
+//! The owner of a timeline, and the names of members in it.
 
 use crate::{
     core::{

@@ -1,10 +1,10 @@
 //! Copies into memory that other cores read: slots and payload rings.
 //!
-//! Where cores come in clusters with a cache each (AMD's core complexes, sockets), to write to a line that a core of
-//! another cluster has read takes 15 to 35 ns, one line after the other: five to ten times as long as inside a cluster.
-//! Stores past the caches do not wait for it, but inside a cluster they make a message up to twice as slow. Nobody says
-//! which cores two ranks run on, and on a virtual machine that changes while they run. So copies are timed now and then,
-//! and as long as they are as slow as that, they go past the caches. The bytes are the same.
+//! Some processors have clusters of cores with a cache each (AMD's core complexes, sockets). There it takes 15 to 35 ns
+//! to write to a line that a core of another cluster has read, one line after the other. That is five to ten times as
+//! long as inside a cluster. Stores past the caches do not wait for it, but inside a cluster they make a message up to
+//! twice as slow. The cores of two ranks are unknown, and on a virtual machine they change while the ranks run. So
+//! copies are timed now and then, and as long as they are that slow, they bypass the caches. The bytes are the same.
 
 use crate::sys::span::Span;
 use std::{

@@ -1,7 +1,7 @@
 //! A link over a stream socket: 64-byte headers with their own checksum, payloads with theirs.
 //!
-//! Every frame is sealed with the key of its connection and its number there, so that the receiver takes each once and in turn,
-//! and none of another connection; see [`Seals`] for what that protects against, and for what it does not.
+//! Every frame is sealed with the key of its connection and its number there. So the receiver takes each frame once and
+//! in turn, and none from another connection. [`Seals`] describes what this protects against, and what it does not.
 
 mod incoming;
 mod pipe;

@@ -1,12 +1,12 @@
 //! CRC-32C without a copy, also of memory that others write meanwhile, where the CPU has the instructions.
 //!
 //! With wide vectors (AVX-512 and VPCLMULQDQ) all is folded by carry-less multiplication, in sixteen lanes of 16 bytes
-//! that lie side by side. Without them a block is cut in two. Its front is folded so in four lanes; its back goes
-//! through the CRC instruction in three streams, as many as hide its latency. The two use different units of the CPU,
-//! so both together take hardly longer than one of them. What each part comes to is then multiplied by the power of x
-//! that the bytes behind it stand for, and all are added up. The CPU's own prefetcher does not see through four
-//! streams that are a few hundred bytes apart, so each block asks for the next one: half again as fast where nothing
-//! is in cache.
+//! that lie side by side. Without them a block is cut in two. Its front is folded in the same way in four lanes; its
+//! back goes through the CRC instruction in three streams, as many as hide its latency. The two use different units of
+//! the CPU, so both together take hardly longer than one of them. The result of each part is then multiplied by the
+//! power of x that the bytes behind it stand for, and all are added up. The CPU's own prefetcher does not follow four
+//! streams that are a few hundred bytes apart, so each block prefetches the next one. That is half again as fast if
+//! nothing is in cache.
 //!
 //! Polynomials are reflected: the highest power of x is the lowest bit.
 

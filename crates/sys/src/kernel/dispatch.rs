@@ -8,7 +8,7 @@ use herringbone_core::element::{DType, Element, ReduceOp, Reduction, Visitor, di
 use herringbone_core::schedule::Form;
 use std::marker::PhantomData;
 
-/// Folds `sources` into `into`, with the instructions that are fastest for so many elements.
+/// Folds `sources` into `into`, with the fastest instructions for this number of elements.
 ///
 /// With `finish`, the number of contributors, the result is elements ([`Form::Plain`]): divided if it is an average,
 /// and rounded. Without, it is a partial result ([`Form::Acc`]). Every NaN that is written is the canonical one.
@@ -16,10 +16,10 @@ use std::marker::PhantomData;
 /// There are as many elements as `into` has room for. Spans need no alignment.
 ///
 /// # Panics
-/// If a place of `into` is not writable, not a whole number of items, not as long as the others or overlaps one of them,
-/// a source is coded or has another number of items, a place overlaps a source without being it, the form of `into` is not what
-/// `finish` makes it, an average is finished for no contributors, the operation does not take the type, or the sources do not
-/// fold into exactly one result.
+/// * If a place of `into` is not writable, not a whole number of items, not as long as the others, or overlaps one of them.
+/// * If a source is coded, has another number of items, or overlaps a place without being it.
+/// * If the form of `into` does not match `finish`, or an average is finished for no contributors.
+/// * If the operation does not take the type, or the sources do not fold into exactly one result.
 #[track_caller]
 pub fn fold(dtype: DType, op: ReduceOp, into: Target<'_>, sources: &[Source<'_>], finish: Option<u32>) {
     fold_with(Level::of(into.span.len() * sources.len()), dtype, op, into, sources, finish);

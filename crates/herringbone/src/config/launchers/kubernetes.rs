@@ -1,4 +1,4 @@
-//! Kubernetes: Indexed Jobs (also those of a JobSet), and Kubeflow Trainer's `PET_` variables.
+//! Kubernetes: Indexed Jobs (also in a JobSet), and Kubeflow Trainer's `PET_` variables.
 
 use super::assignment::{Assignment, COUNT, Detection, RdzvHint, address, first_number, number};
 use crate::{Error, Result, config::environment::Environment};

@@ -1,6 +1,6 @@
 //! The optimizers that keep MXNet's own arithmetic: `adamw-mxnet`, `lamb`, `ftrl` and `signum`.
 //!
-//! Formulas and order of operations are those of `python/mxnet/optimizer` and `src/operator/optimizer_op-inl.h` of MXNet 2.
+//! Formulas and order of operations follow `python/mxnet/optimizer` and `src/operator/optimizer_op-inl.h` of MXNet 2.
 
 use super::{Real, Rule, Scalar, power};
 use crate::core::table::OptimizerParameter;

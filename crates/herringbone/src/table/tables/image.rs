@@ -1,9 +1,9 @@
 //! Images of tables: out of a table record by record, and into the tables of another server or of a later one.
 //!
-//! A **live** image is sent to a copy while the table goes on changing. The copy is the same bit for bit at the end if it gets, in
-//! one order, the records and all that changes the table: first the [records of the head](super::walk::ImageCursor::is_in_head) without anything
-//! between them, then blocks of rows, and between these each [operation](crate::core::table::TableOperation) at the time at which it
-//! was executed here.
+//! A **live** image is sent to a copy while the table continues to change. The copy is the same bit for bit at the end
+//! if it gets the records, and everything that changes the table, in one order. First come the [records of the
+//! head](super::walk::ImageCursor::is_in_head) without anything between them, then blocks of rows. Between these blocks
+//! each [operation](crate::core::table::TableOperation) comes at the time of its execution here.
 
 use super::{
     Change, ServedRequest, TableRange, Tables,

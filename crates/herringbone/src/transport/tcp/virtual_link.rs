@@ -1,8 +1,8 @@
 //! A link in memory and in virtual time: it has latency, a rate, a bounded buffer, and faults, all of them seeded.
 //!
-//! A direction is a queue of bytes with the times at which they arrive. Like a kernel's socket it takes in a part of what it
-//! is given, hands out a part of what has arrived, delivers what was written before an end closed, and takes back what was
-//! under way if that end had not read all.
+//! A direction is a queue of bytes with the times at which they arrive. It behaves like a kernel's socket. It takes in
+//! a part of the data that it is given, and hands out a part of the data that has arrived. It delivers what was written
+//! before an end closed, and takes back what was under way if that end had not read all.
 
 use super::{TcpLink, pipe::Pipe};
 use crate::{
