@@ -66,9 +66,9 @@ def test_reducers_come_and_go(served: Served) -> None:
     assert digest == trained({}, {})[0]
     reported = [line.split("] ", 1)[1] for line in output.splitlines() if "the reducer at" in line and "joins" not in line]
     assert reported[0].startswith(f"the reducer at {named} is lost"), output
-    assert reported[1] == f"the reducer at {named} is used from now on: going on with one reducer", output
-    assert reported[2] == f"the reducer at {other} is used from now on: going on with 2 reducers", output
-    assert reported[3] == f"the reducer at {named} is lost: it was told to end; going on with one reducer", output
+    assert reported[1] == f"the reducer at {named} is used from now on: continuing with one reducer", output
+    assert reported[2] == f"the reducer at {other} is used from now on: continuing with 2 reducers", output
+    assert reported[3] == f"the reducer at {named} is lost: it was told to end; continuing with one reducer", output
     assert served["again"].wait(10) == 0
     served["joined"].send_signal(signal.SIGTERM)
     text = "".join(served["joined"].stdout)
@@ -86,4 +86,4 @@ def test_a_reducer_that_comes_late_is_used(served: Served) -> None:
 
     _, output = trained({"HERRINGBONE_REDUCERS": named}, {5: start})
     assert f"] the reducer at {named} is not used, but called again: Connection refused" in output
-    assert f"the reducer at {named} is used from now on: going on with one reducer" in output
+    assert f"the reducer at {named} is used from now on: continuing with one reducer" in output

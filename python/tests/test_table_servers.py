@@ -187,7 +187,7 @@ def test_a_snapshot_comes_back_on_another_number_of_servers(tmp_path: pathlib.Pa
 
 
 def test_a_list_that_differs_is_refused(three: Servers) -> None:
-    with pytest.raises(herringbone.ConfigError, match="name the servers as they name each other"):
+    with pytest.raises(herringbone.ConfigError, match="name the servers in the same order as their own --servers"):
         herringbone.ParameterServer(three.addresses[::-1], rank=0, workers=1, timeout=20)
     assert os.environ.get("HERRINGBONE_TABLES") is None
 

@@ -132,4 +132,4 @@ def test_a_full_disk_is_one_warning_and_the_job_goes_on(tmp_path: Path) -> None:
     variables = clean_environment({**place(0, 1), "HERRINGBONE_TIMELINE": str(folder)})
     ended = subprocess.run(words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     assert ended.returncode == 0, ended.stdout
-    assert ended.stdout.count("the timeline cannot be written, and the job goes on without it") == 1, ended.stdout
+    assert ended.stdout.count("the timeline cannot be written, and the job continues without it") == 1, ended.stdout

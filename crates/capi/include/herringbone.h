@@ -23,9 +23,9 @@
  * other number, gives HERRINGBONE_ERROR_HANDLE. 0 is never a handle.
  *
  * Pointers. Buffers need no alignment; all other pointers are aligned for their types. A pointer to a buffer can be null if no
- * bytes are needed, as with a count of 0. Other pointers must not be null, unless the comment of their function permits it: a null pointer gives
- * HERRINGBONE_ERROR_ARGUMENT. The library cannot check other addresses: wrong ones are undefined behaviour, as is a count that is
- * larger than its buffer.
+ * bytes are needed, as with a count of 0. Other pointers must not be null, unless the comment of their function permits it: a null
+ * pointer gives HERRINGBONE_ERROR_ARGUMENT. The library cannot check other addresses: wrong ones are undefined behaviour, as is a
+ * count that is larger than its buffer.
  *
  * Ownership. The library keeps no pointer of the caller beyond a call. The only exception are buffers of functions whose names
  * end in _async: they belong to the library until the work's handle is over. Until then the program neither frees nor writes them,

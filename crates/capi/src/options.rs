@@ -15,7 +15,7 @@ pub(crate) fn config_of(options: &InitOptions) -> Result<Config, InterfaceFailur
         _ if options.world_size == 1 => "127.0.0.1:0".to_owned(),
         _ => {
             return Err(InterfaceFailure::argument(
-                "address is missing: say where rank 0 listens, as host:port, alike on all ranks",
+                "address is missing: give the address of rank 0, as host:port, alike on all ranks",
             ));
         }
     };

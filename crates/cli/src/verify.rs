@@ -332,11 +332,7 @@ mod tests {
         for (name, ranks, why) in [
             ("radix", "2..3", "all 2 workers are on one"),
             ("reduction_server", "2..3", "all 2 workers are on one"),
-            (
-                "reduction_server",
-                "4,8",
-                "a whole node of the canonical tree and those of rank 0's host are 2",
-            ),
+            ("reduction_server", "4,8", "one node of the canonical tree, but rank 0's host is 2"),
         ] {
             let start = format!("left out: hierarchical(radix,{name}) all_reduce for {ranks}");
             let line = text.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{text}"));

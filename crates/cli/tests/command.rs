@@ -77,7 +77,10 @@ fn a_server_of_tables_that_cannot_be_is_refused_at_the_start() {
     let serve = ["serve", "--listen", "127.0.0.1:0", "--tables"];
     let (code, _, stderr) = output(&[&serve[..], &["--memory", "0"]].concat());
     assert_eq!(code, 2, "{stderr}");
-    assert!(stderr.contains("memory") && stderr.contains("0 bytes: give them some"), "{stderr}");
+    assert!(
+        stderr.contains("memory") && stderr.contains("the limit for tables is 0 bytes: raise it"),
+        "{stderr}"
+    );
     let outcome = herringbone(&serve).env("HERRINGBONE_TRANSPORT", "tpc").output().unwrap();
     let stderr = String::from_utf8(outcome.stderr).unwrap();
     assert_eq!(outcome.status.code(), Some(2), "{stderr}");
@@ -362,7 +365,7 @@ fn wrong_settings_are_named_with_what_was_meant() {
         (&[("HERRINGBONE_ALGORITHM", "rign")], "did you mean ring?"),
         (&[("HERRINGBONE_ALGORITHM", "weighted(ring,16,1)")], "ring has no shares"),
         (&[("HERRINGBONE_ALGORITHM", "weighted(radix(3),16,1)")], "power of two"),
-        (&[("HERRINGBONE_LOG", "loud")], "it may be off, error, warn, info or debug"),
+        (&[("HERRINGBONE_LOG", "loud")], "it must be off, error, warn, info or debug"),
         (&[("HERRINGBONE_IFNAME", "=l0")], "did you mean lo?"),
         (&[("HERRINGBONE_SLICE_BYTES", "8M"), ("HERRINGBONE_STAGING_BYTES", "16M")], "set it to 4M or less"),
     ];

@@ -100,7 +100,7 @@ fn levels_of_other_loggers_do_not_stop_a_job() {
         assert_eq!(code, 0, "{level}: {stderr}");
     }
     let (code, _, stderr) = herringbone(&["settings"], &[("HERRINGBONE_LOG", "loud")]);
-    assert!(code == 2 && stderr.contains("it may be off, error, warn, info or debug"), "{stderr}");
+    assert!(code == 2 && stderr.contains("it must be off, error, warn, info or debug"), "{stderr}");
 }
 
 #[test]

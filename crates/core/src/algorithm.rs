@@ -216,8 +216,8 @@ pub enum Unsupported {
     },
     /// The algorithm takes one input of each member.
     #[error(
-        "{algorithm} folds one input of each member, and some have several, because the shards that they carry are several nodes \
-         of the canonical tree: use radix in one stage, one_shot, star, mixed or reduction_server, or aligned runs of shards"
+        "{algorithm} folds one input of each member, and some have several, one for each canonical node of their shards: use radix \
+         in one stage, one_shot, star, mixed or reduction_server, or aligned runs"
     )]
     SeveralInputs {
         /// The algorithm.
@@ -265,7 +265,7 @@ pub enum Unsupported {
     },
     /// A host has ranks on both sides of another's.
     #[error(
-        "hierarchical needs each host's workers to be consecutive ranks and those of rank {rank}'s host are not: use \
+        "hierarchical needs each host's workers to be consecutive ranks, but on rank {rank}'s host they are not: use \
          radix, or number the workers host by host"
     )]
     SplitHost {
@@ -274,9 +274,9 @@ pub enum Unsupported {
     },
     /// A host has several partial sums of the canonical tree.
     #[error(
-        "hierarchical with anything but radix across hosts needs each host's workers to be a whole node of the canonical \
-         tree and those of rank {rank}'s host are {pieces} nodes: use hierarchical, or the fold order of hosts \
-         (HERRINGBONE_FOLD_ORDER), or give every host the same power of two of consecutive ranks"
+        "without radix across hosts, each host must be one node of the canonical tree, but rank {rank}'s host is {pieces} nodes. \
+         Use hierarchical, or the fold order of hosts (HERRINGBONE_FOLD_ORDER), or give every host the same power of two of \
+         consecutive ranks"
     )]
     HostInPieces {
         /// The host's first worker.

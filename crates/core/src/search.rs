@@ -4,8 +4,8 @@
 //! A schedule that is found is used like any other: it is [proved](crate::verify), [simulated](crate::simulate) and
 //! written as a text, and a job takes it from a file (`HERRINGBONE_PLAN="all_reduce:64K-inf:file=PATH"`).
 //!
-//! For each chunk of the buffer, the search chooses the rank that holds the partial sum of each node of the group's
-//! canonical tree, and the tree along which the result is sent. So the results have the same bits as with the other
+//! The search decides for each chunk of the buffer. It chooses the rank that holds the partial sum of each node of the
+//! group's canonical tree, and the tree along which the result is sent. So the results have the same bits as with the other
 //! algorithms. If the link between two ranks is slow or missing, other ranks forward the message. A
 //! [round](ScheduleSearch::round) begins with a good earlier schedule or a draft: one like `radix`, `tree` or
 //! `hierarchical`, or one that follows the shortest ways. Then it tries many small moves and compares how long they

@@ -205,7 +205,7 @@ fn check_fit(schedule: &Schedule, collective: Collective, group: &Group) -> Resu
     }
     if schedule.side_by_side() {
         let faults = [
-            (collective != Collective::AllReduce, "only an all_reduce may choose where its chunks lie"),
+            (collective != Collective::AllReduce, "only an all_reduce can choose where its chunks lie"),
             (schedule.cut().is_coded(), "they are coded each by itself"),
             (schedule.reducers() > 0, "reducers that are lost leave whole chunks to others"),
         ];

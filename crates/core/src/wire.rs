@@ -98,7 +98,7 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The header is not what its sender wrote.
-    #[error("a frame's header is damaged: its CRC32C is {found:08x}, it says {claimed:08x}")]
+    #[error("a frame's header is damaged: its CRC32C is {found:08x}, and it carries {claimed:08x}")]
     HeaderChecksum {
         /// What the bytes give.
         found: u32,
@@ -106,7 +106,7 @@ pub enum WireError {
         claimed: u32,
     },
     /// The fingerprint is not what its sender wrote.
-    #[error("an operation's fingerprint is damaged: its CRC32C is {found:08x}, it says {claimed:08x}")]
+    #[error("an operation's fingerprint is damaged: its CRC32C is {found:08x}, and it carries {claimed:08x}")]
     FingerprintChecksum {
         /// What the bytes give.
         found: u32,

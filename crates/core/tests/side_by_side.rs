@@ -232,7 +232,7 @@ fn what_cannot_be_one_message_is_refused_with_its_reason() {
     }
     let sends = ["send u0 -> 1 x2", "recv c0 u0 <- 0 x2"];
     let error = refused(Collective::Broadcast { root: 0 }, SIDE, sends);
-    assert!(error.contains("only an all_reduce may choose"), "{error}");
+    assert!(error.contains("only an all_reduce can choose"), "{error}");
 }
 
 /// An order of its own would give other bits with another number of segments.

@@ -149,12 +149,7 @@ pub(crate) fn whole(fabric: Arc<Fabric>) -> Communicator {
     if let Some(folder) = settings::timeline_folder()
         && let Err(error) = comm.start_timeline(&folder)
     {
-        crate::log::of_rank(
-            rank,
-            true,
-            None,
-            format_args!("there is no timeline of this rank: {}", error.kind()),
-        );
+        crate::log::of_rank(rank, true, None, format_args!("this rank writes no timeline: {}", error.kind()));
     }
     comm
 }
@@ -275,8 +270,8 @@ fn check_order(job: &Job, parameters: &Parameters) -> Result<()> {
     let Some(obstacle) = order.obstacle(&hosts, &parameters.wiring.sites_of(&ranks)) else { return Ok(()) };
     let apart = |rank: u32, what: &str| {
         format!(
-            "the order of {} needs consecutive ranks on each {what}, and between rank {rank} and others of its {what} are \
-             ranks of another; number the ranks {what} by {what}, or leave it out",
+            "the order of {} needs consecutive ranks on each {what}, but other ranks lie between rank {rank} and the others of \
+             its {what}. Number the ranks {what} by {what}, or leave the order out",
             order.name()
         )
     };
@@ -284,8 +279,8 @@ fn check_order(job: &Job, parameters: &Parameters) -> Result<()> {
         FoldObstacle::Host(rank) => apart(rank, "host"),
         FoldObstacle::Site(rank) => apart(rank, "site"),
         FoldObstacle::NoSites => String::from(
-            "the order of sites needs a topology on rank 0 that names them, because results must not depend on a measurement; \
-             set HERRINGBONE_TOPOLOGY to a file with \"sites\", such as one that herringbone topo --measure --json has written",
+            "the order of sites needs a topology on rank 0 that names them, because results must not depend on a measurement. \
+             Set HERRINGBONE_TOPOLOGY to a file with \"sites\", such as one that herringbone topo --measure --json has written",
         ),
     };
     Err(Error::config(settings::FOLD_ORDER.name, problem))

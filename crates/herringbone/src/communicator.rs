@@ -212,7 +212,10 @@ impl Communicator {
 
     fn check_free(&self, number: u32, remedy: &str) -> Result<()> {
         match self.fabric.node.with(|engine| engine.has_had_group(number)) {
-            true => Err(self.wrong_ranks(&format!("there is such a group with this name already: {remedy}"))),
+            true => {
+                Err(self
+                    .wrong_ranks(&format!("a group with these ranks and this name exists already: {remedy}")))
+            }
             false => Ok(()),
         }
     }

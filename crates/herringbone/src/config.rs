@@ -330,7 +330,7 @@ impl Config {
         }
         if self.waits.patience < PATIENCE {
             let problem = format!(
-                "{} s is too short, because heartbeats come every second and may be delayed: write 6 or more",
+                "{} s is too short, because heartbeats come every second and can be delayed: write 6 or more",
                 self.waits.patience.as_secs_f64()
             );
             return Err(Error::config(settings::PATIENCE_S.name, problem));
@@ -362,7 +362,7 @@ impl Config {
             return Ok(());
         }
         let problem = format!(
-            "{name:?} cannot be used; it may be {}, on one line and without characters that nobody sees",
+            "{name:?} cannot be used; it must be {}, on one line and without invisible characters",
             setting.values
         );
         Err(Error::config(setting.name, problem))
@@ -409,8 +409,8 @@ impl Config {
         let mut files = self.guidance.rules.files().filter_map(known);
         let Some((path, ranks)) = files.find(|(_, ranks)| *ranks != self.world) else { return Ok(()) };
         let problem = format!(
-            "{path}: its schedule is of {ranks} ranks, and the job has {}; take one of as many, such as herringbone search finds for \
-             a topology of them, or leave the rule out",
+            "{path}: its schedule is of {ranks} ranks, and the job has {}. Take a schedule of that many, such as herringbone search \
+             finds for their topology, or leave the rule out",
             self.world
         );
         Err(Error::config(settings::PLAN.name, problem))

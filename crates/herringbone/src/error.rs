@@ -33,7 +33,7 @@ const LATE: &str = "raise the timeout (the call's, the process group's or HERRIN
 pub enum ErrorKind {
     /// Ranks died, left or aborted the group while an operation needed them. The group is finished: restart the job, or form a new
     /// group.
-    #[error("{} lost: {reason}; the group cannot go on without {}: {LOST}", ranks_are(.ranks), if .ranks.len() == 1 { "it" } else { "them" })]
+    #[error("{} lost: {reason}; the group cannot continue without {}: {LOST}", ranks_are(.ranks), if .ranks.len() == 1 { "it" } else { "them" })]
     PeerLost {
         /// The lost ranks, by their numbers in the job.
         ranks: Vec<Rank>,
@@ -64,7 +64,7 @@ pub enum ErrorKind {
     },
     /// A server of tables is gone, with what it held.
     #[error(
-        "the server of tables at {address} is lost: {reason}; once it is there again connect anew, and make the tables again, from a snapshot if there is one"
+        "the server of tables at {address} is lost: {reason}; once it is back, connect again and make the tables again, from a snapshot if there is one"
     )]
     TableServerLost {
         /// Where it listened.
@@ -157,7 +157,7 @@ pub enum ErrorKind {
     },
     /// The handle was made before a fork and is used in the child.
     #[error(
-        "this process was forked after the group was formed, or the servers of tables were called; use them in the parent only, or connect anew"
+        "this process was forked after the group was formed, or the servers of tables were called; use them in the parent only, or connect again"
     )]
     Forked,
     /// The communicator was closed, or aborted while the operation was under way.

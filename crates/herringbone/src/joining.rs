@@ -130,7 +130,7 @@ impl Communicator {
         let (fabric, me) = (self.parts().0, self.parts().0.job.rank);
         let at = |error: Error| error.about(me, "shrink");
         let Some(config) = &fabric.origin else {
-            return Err(at(shrink::lost(vec![0], "only rank 0 can say who is left".to_owned())));
+            return Err(at(shrink::lost(vec![0], "only rank 0 knows the survivors".to_owned())));
         };
         loop {
             let found = election::election(&fabric.job, &fabric.commands, request.clone(), gone, deadline);

@@ -140,7 +140,7 @@ pub(crate) fn set_job(name: &str) {
 
 /// A record that is being made.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "it is said by `say`"]
+#[must_use = "call `say` to log it"]
 pub(crate) struct LogRecord<'a> {
     level: Level,
     /// From which level on it is shown where the program has no logger.

@@ -111,7 +111,7 @@ impl Residuals {
         log::warn(
             &format!("rank {rank}"),
             format_args!(
-                "what compression has left of {tensors} is dropped: the group goes on with other members"
+                "the compression error of {tensors} is dropped: the group continues with other members"
             ),
         );
     }
@@ -206,7 +206,7 @@ impl KeptTensor {
         }
         log::warn(
             &format!("rank {rank}"),
-            format_args!("what compression has left of {tensor:?} is dropped: {why} (this is said once)"),
+            format_args!("the compression error of {tensor:?} is dropped: {why} (this warning comes once)"),
         );
         said.insert(why);
     }

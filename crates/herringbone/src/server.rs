@@ -306,7 +306,7 @@ fn admit_to_tables(
     match tables {
         Some(tables) => tables.admit(stream, claim),
         None => {
-            let problem = "there is only a reducer at this address; start it with --tables".to_owned();
+            let problem = "the process at this address is only a reducer; start it with --tables".to_owned();
             let refusal = Refusal::Unusable { setting: "HERRINGBONE_TABLES".to_owned(), problem };
             greet::refuse(&mut stream, claim, &refusal);
             Ok(())

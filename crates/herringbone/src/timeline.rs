@@ -160,7 +160,7 @@ fn write(
         buffer.close();
         log::warn(
             &who,
-            format_args!("the timeline cannot be written, and the job goes on without it: {error}"),
+            format_args!("the timeline cannot be written, and the job continues without it: {error}"),
         );
     }
 }

@@ -121,7 +121,7 @@ pub(crate) fn register(
 ) -> Result<(), PluginFailure> {
     if kind != HOST_MEMORY {
         return Err(PluginFailure::internal(format!(
-            "NCCL registers memory of kind {kind}, and its properties say that only that of the host is supported"
+            "NCCL registers memory of kind {kind}, and its properties allow only the host's"
         )));
     }
     data.lend(bytes, true)?;
@@ -157,7 +157,7 @@ pub(crate) fn receive(
 ) -> Result<(), PluginFailure> {
     if count != 1 {
         return Err(PluginFailure::usage(format!(
-            "NCCL groups {count} receives, and the properties say that a group has 1"
+            "NCCL groups {count} receives, and its properties allow only 1"
         )));
     }
     let IncomingBuffer { data, bytes } = message()?;

@@ -119,9 +119,9 @@ impl ReceiveSide {
 
     fn refused(&self, refusal: MessageRefusal) -> PluginFailure {
         match refusal {
-            MessageRefusal::Header(problem) => {
-                self.lost(format_args!("what came is not the header of the next message ({problem:?})"))
-            }
+            MessageRefusal::Header(problem) => self.lost(format_args!(
+                "the received bytes are not the header of the next message ({problem:?})"
+            )),
             MessageRefusal::TooLong { message, posted } => PluginFailure::usage(format!(
                 "{} sends {message} bytes where {posted} were posted: ranks disagree about a size; give all ranks the same \
                  program and the same NCCL_ variables, such as NCCL_PROTO and NCCL_ALGO",

@@ -34,7 +34,7 @@ def replace_gloo_if_asked() -> None:
     real = getattr(c10d, "_create_gloo_process_group", None)
     if asked != {REPLACED}:
         wrong = ",".join(sorted(asked - {REPLACED}))
-        problem = f'{VARIABLE}: {wrong!r} cannot be used; it may be "{REPLACED}", "{HOROVOD}", "{REPLACED},{HOROVOD}" or empty'
+        problem = f'{VARIABLE}: {wrong!r} cannot be used; it must be "{REPLACED}", "{HOROVOD}", "{REPLACED},{HOROVOD}" or empty'
         logging.getLogger("herringbone").warning("herringbone: %s", problem)
         if real is not None:
             refuse = functools.partial(_refuse, problem)

@@ -581,7 +581,7 @@ def a_call_that_one_rank_aborts_fails_on_all() -> None:
             group.abort()
             error_of(herringbone.ClosedError, work.wait)
         # What to do about it is said in torch's words.
-        why = f"rank {aborter} is lost: it aborted the group; the group cannot go on without it: restart the job (torchrun"
+        why = f"rank {aborter} is lost: it aborted the group; the group cannot continue without it: restart the job (torchrun"
         if rank() == waits:
             lost(work.wait, why)
         dist.barrier()

@@ -1,4 +1,4 @@
-// RABIT's interface for C++11: programs that lose a process and continue where they were. Header only, over libherringbone.so; with
+// RABIT's interface for C++11: programs that continue after the loss of a process. Header only, over libherringbone.so; with
 // -DHERRINGBONE_RABIT_MPI over an MPI, where nothing is recovered (rabit_mpi.h says what else differs).
 //
 //     #include <herringbone/rabit.h>
@@ -17,19 +17,20 @@
 //     }
 //
 // `herringbone launch --max-attempts 20 -n 4 ./program` starts it, and starts again each process that ends with a failure. All ranks
-// make the same calls in the same order, from one thread. A process that is started again makes those that the one before it made
-// since the checkpoint: what the others have of their results returns at once, and the function that prepares the input is not called.
+// make the same calls in the same order, from one thread. A process that is started again repeats the calls that its predecessor made
+// since the checkpoint. If the others have their results, these calls return at once, and the function that prepares the input is not
+// called.
 //
-// The names are those of <rabit/rabit.h> (dmlc/rabit), so a program exchanges the include. What differs:
+// The names are the same as in <rabit/rabit.h> (dmlc/rabit), so a program exchanges the include. Differences:
 //
 // * Errors. RABIT ends the process. Here a call throws std::runtime_error with the library's text. The contents of its buffers and
 //   models are undefined then: end the program with a failure, so that it is started again. If a function that prepares the input
 //   throws, or Load or Save, the call throws the same exception. A lazy model's Save runs inside a later call, if a process is lost.
-// * Calls before LoadCheckPoint belong to no version. A new process finds the results of broadcasts by their order, and those of other
-//   calls by the place in the program that makes them: its file, line and function, which are default arguments. So make such a call from
+// * Calls before LoadCheckPoint belong to no version. A new process finds the results of broadcasts by their order, and the results
+//   of other calls by their place in the program: its file, line and function, which are default arguments. So make such a call from
 //   the same place on all ranks. Compilers without __builtin_FILE know no places; with them the order decides for all calls.
-// * Reducer and SerializeReducer gather all ranks' inputs and fold them on each rank, in the canonical order of ranks: of three
-//   ranks (0 + 1) + 2, of six ((0 + 1) + (2 + 3)) + (4 + 5). So the result has the same bits every time, on all ranks. A rank needs
+// * Reducer and SerializeReducer gather all ranks' inputs and fold them on each rank, in the canonical order of ranks: (0 + 1) + 2
+//   for three ranks, ((0 + 1) + (2 + 3)) + (4 + 5) for six. So the result has the same bits every time, on all ranks. A rank needs
 //   memory for the inputs of all. Allreduce with an operation of op follows the same order without that.
 // * A local model is kept with one byte more than Save writes. Otherwise the library would take a model of 0 bytes for none.
 // * TrackerPrint prints on standard error, because there is no tracker.
@@ -51,7 +52,7 @@
 #endif
 
 // What the interface is written over, in the namespace rabit::engine: `init`, `finalize`, `rank`, `size`, `version`, `processor_name`,
-// `print`, `broadcast`, `load`, `checkpoint` and `lazy_checkpoint` do what the functions below say that call them. The others:
+// `print`, `broadcast`, `load`, `checkpoint` and `lazy_checkpoint` do the same as the functions below that call them. The others:
 //
 //     all_reduce(buffer, count, type, operation, place, prepare)              type: TypeNumber, operation: kType of op
 //     all_gather(buffer, total, begin, size, previous, place, prepare)        as Allgather, in bytes

@@ -18,8 +18,8 @@
  * Errors. RABIT ends the process; this library never does. The text of a failure is printed on standard error, and is what
  * herringbone_last_error() of herringbone.h returns. Functions that return bool return false. Functions that return a number return -1.
  * If a function that returns nothing fails, its buffer has no result. All later calls of this interface fail then, too, and
- * RabitFinalize returns false: end the program with a failure, so that it is started again. These are failures: a null pointer where bytes are
- * needed, a number of no enum, a count that no buffer has, and every call before RabitInit or after RabitFinalize.
+ * RabitFinalize returns false: end the program with a failure, so that it is started again. These are failures: a null pointer
+ * where bytes are needed, a number of no enum, a count that no buffer has, and every call before RabitInit or after RabitFinalize.
  *
  * Pointers need no alignment. The library keeps none of them beyond a call.
  *

@@ -33,7 +33,7 @@ pub enum CodedError {
     #[error("a coded message continues after its last block")]
     Long,
     /// Its prefix says another length than it has.
-    #[error("a coded message whose prefix says that it has another length")]
+    #[error("a coded message with another length than its prefix")]
     Prefix,
     /// A tag, a code or a number of values that the codec never writes.
     #[error("a coded message with a code that its codec does not have")]

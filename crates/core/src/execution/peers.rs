@@ -57,13 +57,13 @@ pub enum Violation {
     #[error("it offered memory for a result that the schedule does not send to it")]
     NoAnswer,
     /// A message that is said to be where it belongs in the output, where the schedule has no result.
-    #[error("it said that it has written a result to the output, and the schedule has none there")]
+    #[error("it reported a result in the output, and the schedule has none there")]
     NoResult,
     /// A grant for segments that have not begun, or for fewer than before.
     #[error("{0}")]
     NotGranted(NotGranted),
     /// Word that all workers hold the result, for the second time or from a worker.
-    #[error("it said that all ranks have the result, which only a reducer says, and once")]
+    #[error("it reported that all ranks have the result, which only a reducer does, and once")]
     StableTwice,
 }
 

@@ -9,7 +9,7 @@ use crate::group::Rank;
 pub enum ReplayError {
     /// The processes that had something have all ended.
     #[error(
-        "no rank has {item} any more, which rank {needed_by} needs to continue: too many processes ended at once, so start the job again, and let more ranks keep what they need (global_replica, local_replica)"
+        "no rank has {item} any more, which rank {needed_by} needs to continue. Too many processes ended at once: start the job again, and let more ranks keep copies (global_replica, local_replica)"
     )]
     Lost {
         /// What.
@@ -31,7 +31,7 @@ pub enum ReplayError {
     },
     /// Ranks end a version after different numbers of calls.
     #[error(
-        "rank {rank} ends version {version} after {calls} calls, and rank {other} makes {others_calls}: make all ranks make the same calls, also when they replay"
+        "rank {rank} ends version {version} after {calls} calls, and rank {other} makes {others_calls}: make the same calls on all ranks, even when they replay"
     )]
     UnlikeEnds {
         /// The version.
@@ -59,7 +59,7 @@ pub enum ReplayError {
     },
     /// Ranks have made different calls before they loaded a checkpoint.
     #[error(
-        "before load_checkpoint, rank {rank} made other calls than rank {other}: make all ranks make the same calls in the same order, an all-reduce or all-gather from the same line of the program on all ranks"
+        "before load_checkpoint, rank {rank} made other calls than rank {other}. Make the same calls in the same order on all ranks, each all-reduce or all-gather from the same line of the program"
     )]
     UnlikeBootstraps {
         /// A rank.

@@ -191,7 +191,7 @@ impl Schedule {
             programs.push(read_program(&mut lines)?);
         }
         match lines.peek() {
-            Some(mut line) => Err(line.token("a line")?.error("no more ranks than the first line says")),
+            Some(mut line) => Err(line.token("a line")?.error("no more ranks than in the first line")),
             None if side_by_side => Ok(Schedule::listed(workers, cut, programs).with_chunks_side_by_side()),
             None => Ok(Schedule::listed(workers, cut, programs)),
         }

@@ -21,7 +21,7 @@ pub enum Cause {
     Mismatch(Mismatch),
     /// Two members do not agree about how much one of them sends the other.
     #[error(
-        "rank {from} sends {sent} elements to rank {to} in {operation}, and rank {to} expects {expected}: make both say the same"
+        "rank {from} sends {sent} elements to rank {to} in {operation}, and rank {to} expects {expected}: give both the same number"
     )]
     Uneven {
         /// The operation.
@@ -121,7 +121,7 @@ pub enum Cause {
         to: Rank,
     },
     /// Members are gone for good. The group ends with it.
-    #[error("lost {}: their logs say why; form the group again without them", Ranks(.ranks))]
+    #[error("lost {}: their logs have the reason; form the group again without them", Ranks(.ranks))]
     PeerLost {
         /// Who, ascending.
         ranks: Vec<Rank>,
@@ -137,7 +137,7 @@ pub enum Cause {
         caller: Rank,
     },
     /// A member has aborted its operations, so the group ends.
-    #[error("rank {rank} aborted the group: its log says why; form the group again without it")]
+    #[error("rank {rank} aborted the group: its log has the reason; form the group again without it")]
     Aborted {
         /// Which member.
         rank: Rank,

@@ -243,7 +243,9 @@ impl fmt::Display for Death {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// The message is not what its sender wrote.
-    #[error("a control message was damaged on the way: its CRC32C is {found:08x}, it says {claimed:08x}")]
+    #[error(
+        "a control message was damaged on the way: its CRC32C is {found:08x}, and it carries {claimed:08x}"
+    )]
     Checksum {
         /// What the bytes give.
         found: u32,

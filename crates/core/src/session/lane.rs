@@ -116,7 +116,7 @@ impl Credits {
     }
 
     /// Takes a slot at the other end, if there is one for an operation of this priority.
-    #[must_use = "without a slot nothing may be sent"]
+    #[must_use = "without a slot nothing can be sent"]
     pub fn take(&mut self, priority: i32) -> bool {
         let free = self.has_any(priority);
         self.free -= u16::from(free);

@@ -38,7 +38,7 @@ pub enum Refusal {
     },
     /// The two sides were started as parts of two jobs.
     #[error(
-        "rank {rank} is of the job {theirs} and has met the job {ours}, which has the same address and token: give each job a \
+        "rank {rank} is of the job {theirs} and has met the job {ours}, which has the same address and token. Give each job a \
          port of its own (HERRINGBONE_STORE or MASTER_PORT), or, if both are one job, the same HERRINGBONE_JOB to all ranks"
     )]
     OtherJob {
@@ -69,8 +69,8 @@ pub enum Refusal {
     },
     /// The two sides were told different sizes of the world.
     #[error(
-        "rank {rank} was told a world of {theirs}, others one of {ours}: give every process the same WORLD_SIZE, or, if these \
-         are two groups over one torch store, each a PrefixStore of its own"
+        "rank {rank} was told a world of {theirs}, others one of {ours}: give every process the same WORLD_SIZE, or, for two \
+         groups over one torch store, each group its own PrefixStore"
     )]
     World {
         /// The refused rank.
@@ -107,8 +107,8 @@ pub enum Refusal {
     },
     /// The two sides belong to two users of a host, and no token proves that both are of one job.
     #[error(
-        "a process of user {theirs} reached one of user {ours}, and without a token all of a job is one user's: run all as one \
-         user, or give every worker and reducer the same HERRINGBONE_TOKEN"
+        "a process of user {theirs} reached one of user {ours}, but a job without a token has one user. Run all as one user, or \
+         give every worker and reducer the same HERRINGBONE_TOKEN"
     )]
     User {
         /// The user of the refusing side, as it sees it.

@@ -413,7 +413,7 @@ impl Watch {
     fn extend_deadlines(&mut self, late: Duration, now: Duration) {
         if late >= STOOD_STILL {
             let seconds = late.as_secs();
-            let risk = "other ranks may have declared it dead meanwhile";
+            let risk = "other ranks might have declared it dead meanwhile";
             self.log(
                 true,
                 None,

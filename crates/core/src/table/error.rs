@@ -7,7 +7,7 @@ use alloc::string::String;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum TableError {
     /// Nobody has opened it on this connection, or it was dropped.
-    #[error("there is no such table: open it first, or it was dropped meanwhile")]
+    #[error("there is no such table: open it first; perhaps it was dropped meanwhile")]
     Unknown,
     /// It is there already, and is another one.
     #[error(
@@ -56,10 +56,10 @@ pub enum TableError {
     },
     /// The server has no memory for more.
     #[error(
-        "the server is full: its tables may take {limit} bytes; give it more with --memory, or drop tables"
+        "the server is full: its tables can take {limit} bytes; give it more with --memory, or drop tables"
     )]
     Full {
-        /// How much its tables may take.
+        /// How much its tables can take.
         limit: u64,
     },
     /// The worker has ended another number of steps than it says.

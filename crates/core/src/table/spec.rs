@@ -179,7 +179,7 @@ impl TableSpec {
             ("numbers of the optimizer", self.optimizer.numbers != other.optimizer.numbers),
             ("consistency", self.consistency != other.consistency),
             ("number of workers", self.workers != other.workers),
-            ("what becomes of NaN", self.not_a_number != other.not_a_number),
+            ("the treatment of NaN", self.not_a_number != other.not_a_number),
         ];
         fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }

@@ -199,7 +199,7 @@ impl TextCursor {
                     Some('f') => text.push('\u{c}'),
                     Some('u') => text.push(self.escaped()?),
                     Some(c @ ('"' | '\\' | '/')) => text.push(c),
-                    _ => return Err(self.refused("a letter that may follow a backslash")),
+                    _ => return Err(self.refused("a letter that can follow a backslash")),
                 },
                 Some(c) => text.push(c),
             }

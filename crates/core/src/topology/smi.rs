@@ -138,7 +138,8 @@ impl Table {
 
     fn warn_of_cut(&mut self, row: usize, column: usize) {
         let (row, column) = (&self.names[row], &self.names[column]);
-        self.warnings.push(format!("the row of {row} is cut before {column}: links of NICs may be missing"));
+        self.warnings
+            .push(format!("the row of {row} is cut before {column}: links of NICs might be missing"));
     }
 
     fn missing_gpu(&self) -> Option<usize> {

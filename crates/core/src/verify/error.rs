@@ -60,8 +60,8 @@ pub enum VerifyError {
     },
     /// More places or steps than the proof can number, or more messages than a compiled program can.
     #[error(
-        "the schedule is too large to prove: too many {what}; take fewer ranks, or an algorithm and hosts that give all ranks the \
-         same to do, such as radix(128,128): then one is proven for all"
+        "the schedule is too large to prove: too many {what}. Take fewer ranks, or an algorithm and hosts that give all ranks the \
+         same work, such as radix(128,128): then one rank is proven for all"
     )]
     TooLarge {
         /// What there is too much of.
@@ -89,8 +89,8 @@ pub enum VerifyError {
     },
     /// A reducer that sends to a reducer: it would wait forever for the report that the other one is done.
     #[error(
-        "rank {reducer} sends to rank {to}, and both are reducers: a reducer ends when those that it sends to say that they hold \
-         the result, which only workers say; send it through a worker"
+        "rank {reducer} sends to rank {to}, and both are reducers. A reducer ends when its receivers report that they hold the \
+         result, which only workers do: send it through a worker"
     )]
     BetweenReducers {
         /// The sender.
@@ -101,8 +101,8 @@ pub enum VerifyError {
     /// A worker that sends to a reducer and receives nothing from it: the reducer would wait forever for the report
     /// that it is done.
     #[error(
-        "rank {worker} sends to rank {reducer}, a reducer that sends it nothing: a reducer ends when all workers that it exchanges \
-         messages with say that they hold the result, which they say to reducers that send to them; let it answer"
+        "rank {worker} sends to rank {reducer}, a reducer that sends it nothing. A reducer ends when its workers report that they \
+         hold the result, and they report to reducers that send to them: let it answer"
     )]
     Unanswered {
         /// The worker.
@@ -308,7 +308,7 @@ pub enum StepFault {
         place: Place,
     },
     /// A chunk that this rank has encoded before: its error would be fed back twice.
-    #[error("encodes chunk {chunk} again, so that what was left of it counts twice")]
+    #[error("encodes chunk {chunk} again, so that its error is added twice")]
     ChunkEncodedTwice {
         /// The chunk.
         chunk: Chunk,
@@ -374,7 +374,7 @@ pub enum StepFault {
     },
     /// In a proof by symmetry, a shift turns a fold into another one, or a message has no counterpart on other ranks.
     /// Such a schedule is proven rank by rank.
-    #[error("what it makes is not what it makes on other ranks after a shift")]
+    #[error("its result is not the shifted result on other ranks")]
     Unlike,
     /// A receive without a message.
     #[error("receives from rank {lane}, which never sends it")]

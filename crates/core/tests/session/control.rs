@@ -560,11 +560,11 @@ fn causes_read_well() {
     assert_eq!(
         Cause::Uneven { operation: uneven, from: 2, to: 0, sent: 5, expected: 3 }.to_string(),
         "rank 2 sends 5 elements to rank 0 in all_to_all of uneven parts of f32 (operation 17), and rank 0 expects 3: \
-         make both say the same"
+         give both the same number"
     );
     assert_eq!(
         Cause::PeerLost { ranks: vec![3] }.to_string(),
-        "lost rank 3: their logs say why; form the group again without them"
+        "lost rank 3: their logs have the reason; form the group again without them"
     );
     assert_eq!(
         Cause::Left { ranks: vec![1, 2], operation: one, caller: 0 }.to_string(),
@@ -573,7 +573,7 @@ fn causes_read_well() {
     );
     assert_eq!(
         Cause::Aborted { rank: 3, sequence: 7 }.to_string(),
-        "rank 3 aborted the group: its log says why; form the group again without it"
+        "rank 3 aborted the group: its log has the reason; form the group again without it"
     );
 }
 

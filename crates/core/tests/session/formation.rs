@@ -185,8 +185,8 @@ fn wrong_worlds_and_ranks_are_refused() {
     let refusal = formation.join(Join { world: 5, ..join(1) }, "10.0.0.1:50000").unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "rank 1 was told a world of 5, others one of 4: give every process the same WORLD_SIZE, or, if these are two groups \
-         over one torch store, each a PrefixStore of its own"
+        "rank 1 was told a world of 5, others one of 4: give every process the same WORLD_SIZE, or, for two groups over \
+         one torch store, each group its own PrefixStore"
     );
     let refusal = formation.join(join(4), "10.0.0.4:50000").unwrap_err();
     assert_eq!(

@@ -106,7 +106,7 @@ pub(crate) fn refused(outcome: ShrinkOutcome, members: &[Rank]) -> Error {
     let without = |left: &[Rank]| members.iter().copied().filter(|rank| !left.contains(rank)).collect();
     match outcome {
         ShrinkOutcome::Continue(left) => {
-            lost(without(&left), "no rank said where the remaining ranks meet".to_owned())
+            lost(without(&left), "no rank sent the address where the remaining ranks meet".to_owned())
         }
         ShrinkOutcome::Late { missing } => lost(missing, "they did not come in time".to_owned()),
         ShrinkOutcome::TooFew { left, least } => {

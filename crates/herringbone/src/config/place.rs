@@ -168,7 +168,7 @@ pub(super) fn log_launcher(rank: u32, environment: &Environment) {
     // Where launchers contradict each other, the program's word is there to overrule them.
     if let Ok(Some(place)) = launchers::find(environment) {
         SAID.call_once(|| {
-            log::info(&format!("rank {rank}"), format_args!("{place}; the program says where ranks meet"))
+            log::info(&format!("rank {rank}"), format_args!("{place}; the program sets where ranks meet"))
         });
     }
 }
@@ -185,7 +185,7 @@ fn log_choice(place: Option<&Assignment>, rendezvous: &Rendezvous, environment: 
                 "rank 0",
                 format_args!(
                     "no launcher has started this process, so it is a world of 1; {missing_launcher} (if 1 is right, \
-                     HERRINGBONE_RANK=0 and HERRINGBONE_WORLD_SIZE=1 say so)"
+                     set HERRINGBONE_RANK=0 and HERRINGBONE_WORLD_SIZE=1)"
                 ),
             );
         });

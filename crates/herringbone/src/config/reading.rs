@@ -419,7 +419,7 @@ pub fn token_openness(path: &str) -> Option<String> {
         _ => "read",
     };
     Some(format!(
-        "everybody may {what} {path} (mode {mode:03o}), so the token is no secret: chmod 600 {path}"
+        "every user can {what} {path} (mode {mode:03o}), so the token is no secret: chmod 600 {path}"
     ))
 }
 
@@ -566,7 +566,7 @@ mod tests {
         ] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             let expected =
-                warning.map(|what| format!("everybody may {what} {path} (mode {mode:03o}), so the token"));
+                warning.map(|what| format!("every user can {what} {path} (mode {mode:03o}), so the token"));
             let said = token_openness(path);
             assert_eq!(said.is_some(), expected.is_some(), "{mode:o}");
             assert!(

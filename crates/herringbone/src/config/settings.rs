@@ -406,7 +406,7 @@ impl Setting {
     pub(crate) fn refuse(&self, found: &Found) -> Error {
         Error::config(
             &found.variable,
-            format_args!("{:?} cannot be used; it may be {}", found.text, self.values),
+            format_args!("{:?} cannot be used; it must be {}", found.text, self.values),
         )
     }
 }
@@ -644,7 +644,7 @@ mod tests {
         let text = checked("loud").unwrap_err().to_string();
         assert!(
             text.contains(
-                "HERRINGBONE_LOG: \"loud\" cannot be used; it may be off, error, warn, info or debug"
+                "HERRINGBONE_LOG: \"loud\" cannot be used; it must be off, error, warn, info or debug"
             ),
             "{text}"
         );

@@ -308,7 +308,7 @@ fn end(
 fn said(panic: &(dyn Any + Send)) -> BoxedError {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("its function panicked: {}", text.unwrap_or("it did not say why")).into()
+    format!("its function panicked: {}", text.unwrap_or("it gave no reason")).into()
 }
 
 /// A wait for a variable. Dropping it gives the wait up.

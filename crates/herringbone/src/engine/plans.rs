@@ -215,7 +215,7 @@ impl Plans {
     pub(crate) fn chosen(&mut self, settings: &Settings, call: Call) -> Result<Planned> {
         let Call { collective, count, codec, .. } = call;
         if (collective, count) == (Collective::AllGather, Call::UNEVEN) {
-            let why = "parts may differ, so each goes straight to every rank".to_owned();
+            let why = "parts can differ in length, so each goes straight to every rank".to_owned();
             return self.made(settings, call, &Algorithm::OneShot, why);
         }
         let request = self.request(settings, &call);

@@ -247,13 +247,14 @@ impl Recoveries {
             if self.said.insert(address.clone(), false) == Some(false) {
                 continue;
             }
-            let what = format_args!("the reducer at {address} is lost: {reason}; going on {on}");
+            let what = format_args!("the reducer at {address} is lost: {reason}; continuing {on}");
             let level = if reason == DRAINS { Level::Info } else { Level::Warn };
             LogRecord::new(level, &who).peer(&format!("reducer {address}")).say(what);
         }
         for gained in resume.gained.iter().filter_map(|id| links.endpoints.get(*id)) {
             if self.said.insert(gained.name.clone(), true) != Some(true) {
-                let what = format_args!("the reducer at {} is used from now on: going on {on}", gained.name);
+                let what =
+                    format_args!("the reducer at {} is used from now on: continuing {on}", gained.name);
                 LogRecord::new(Level::Info, &who).peer(&format!("reducer {}", gained.name)).say(what);
             }
         }

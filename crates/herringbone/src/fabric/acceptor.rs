@@ -278,7 +278,7 @@ impl<L: Listen> Acceptor<L> {
     fn has_no_descriptor(&mut self, error: Errno) -> bool {
         if !std::mem::replace(&mut self.said, true) {
             let what = format!(
-                "no more connections can be taken: {}; raise the limit of open files (ulimit -n). Those there are go on",
+                "no more connections can be taken: {}; raise the limit of open files (ulimit -n). Existing connections stay open",
                 io::Error::from(error)
             );
             crate::log::warn(&self.who, what);
@@ -316,7 +316,7 @@ impl Rejected {
         let mut rejected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if notable && rejected.len() < STRANGERS && rejected.insert(origin) {
             let what =
-                format_args!("a connection from {origin} was dropped: {error} (said once per address)");
+                format_args!("a connection from {origin} was dropped: {error} (logged once per address)");
             crate::log::warn(who, what);
         }
     }

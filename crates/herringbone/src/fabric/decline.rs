@@ -87,7 +87,7 @@ pub(super) fn receive(mut stream: TcpStream, claim: Claim, own: Identity) -> Res
     let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
     match greet::receive(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)? {
         Message::Decline(decline) => Ok(Declined { rank: caller.rank, from, decline }),
-        _ => Err(GreetError::Protocol("it did not say why it does not come")),
+        _ => Err(GreetError::Protocol("it sent no reason why it does not come")),
     }
 }
 

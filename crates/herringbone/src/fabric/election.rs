@@ -236,12 +236,12 @@ fn receive_outcome(
         match greet::receive(stream, channel, patience())? {
             Message::Heartbeat => {}
             Message::Shrunk(shrunk) => break shrunk,
-            _ => return Err(GreetError::Protocol("it did not say who has survived")),
+            _ => return Err(GreetError::Protocol("it did not name the survivors")),
         }
     };
     match greet::receive(stream, channel, patience())? {
         Message::Hub { address } => Ok((shrunk, address)),
-        _ => Err(GreetError::Protocol("it did not say where it listens")),
+        _ => Err(GreetError::Protocol("it did not send its address")),
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) enum GreetError {
     Handshake(#[from] HandshakeError),
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it said nothing for {} s", DEADLINE.as_secs())]
+    #[error("it sent nothing for {} s", DEADLINE.as_secs())]
     Late,
     #[error("it closed the connection")]
     Closed,
@@ -70,7 +70,7 @@ pub(crate) enum GreetError {
     /// This process cannot have the other one's memory.
     #[error("{0}")]
     Unshared(String),
-    #[error("it cannot map this process's memory; its own log says why")]
+    #[error("it cannot map this process's memory; its own log has the reason")]
     UnsharedThere,
     /// It was not called, as others than this job's could answer.
     #[error("{0}")]

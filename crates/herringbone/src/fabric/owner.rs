@@ -32,7 +32,7 @@ pub(super) fn check(owner: io::Result<TcpOwner>) -> Result<(), Refusal> {
     };
     if !SAID.swap(true, Ordering::Relaxed) {
         let what = format_args!(
-            "no token is set, and {why}: a process of any user of this host could take part in the job; set \
+            "no token is set, and {why}: a process of any user of this host could take part in the job. Set \
              HERRINGBONE_TOKEN to the same secret text for every worker and reducer"
         );
         crate::log::warn(&format!("process {}", std::process::id()), what);

@@ -208,7 +208,7 @@ pub(crate) fn receive_address(
 ) -> Result<String, GreetError> {
     let Message::Enlist { address } = greet::receive(stream, channel, Instant::now() + greet::DEADLINE)?
     else {
-        return Err(GreetError::Protocol("it did not say where it listens"));
+        return Err(GreetError::Protocol("it did not send its address"));
     };
     Ok(match address.parse::<SocketAddr>() {
         Ok(listens) if listens.ip().is_unspecified() => {

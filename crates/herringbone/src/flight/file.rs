@@ -189,9 +189,9 @@ fn reading(path: &Path, format: FlightFormat) -> String {
     let folder = path.parent().unwrap_or(Path::new(".")).display();
     match format {
         FlightFormat::Torch => {
-            format!("with those of all ranks, torchfrtrace {folder} says what does not fit")
+            format!("with the files of all ranks, torchfrtrace {folder} shows where they differ")
         }
-        FlightFormat::Json => "docs/flight.md says how to read it".to_owned(),
+        FlightFormat::Json => "docs/flight.md explains how to read it".to_owned(),
     }
 }
 

@@ -92,7 +92,7 @@ fn placed(numbers: &[[u64; NUMBERS]]) -> std::result::Result<Vec<RabitSlice>, St
         }
         if previous != numbers[before][2] {
             return Err(format!(
-                "rank {rank} says that the slice of rank {before} has {previous} bytes, and it has {}: pass its length",
+                "rank {rank} gives {previous} bytes as the length of rank {before}'s slice, but it has {}: pass its length",
                 numbers[before][2]
             ));
         }

@@ -88,7 +88,7 @@ impl PatientWaits {
             }
             if began.elapsed() + AGAIN >= patience {
                 return Err(Error::rendezvous(format_args!(
-                    "a lost rank was not started again within {} s, which rabit_timeout_sec says: {reason}",
+                    "a lost rank was not started again within {} s, the limit of rabit_timeout_sec: {reason}",
                     patience.as_secs()
                 ))
                 .at(rank));

@@ -483,7 +483,7 @@ impl Job {
         let rank = worker.number();
         let line = match reason {
             _ if said_bye && is_quiet => departure,
-            _ if drains && is_quiet => format!("rank {rank} goes on without this reducer"),
+            _ if drains && is_quiet => format!("rank {rank} continues without this reducer"),
             Broken::Closed => format!("rank {rank} is lost: its connection has ended without a goodbye"),
             _ => format!("rank {rank} is lost: {reason}"),
         };
@@ -546,7 +546,7 @@ fn timeline(node: &Node, folder: PathBuf, job: u64, world: u32) -> Option<JobTim
         }
         Err(error) => {
             let who = format!("reducer, job {job:016x}");
-            crate::log::warn(&who, format_args!("there is no timeline of this job: {error}"));
+            crate::log::warn(&who, format_args!("this job has no timeline: {error}"));
             None
         }
     }

@@ -426,8 +426,8 @@ fn check_group(servers: &[String], server: u32, there: &Identity, first: &Identi
         (true, true) if is_of_group && there.job == first.job => return Ok(()),
         (true, true) if is_of_group => disagreement(address, &servers[first.rank as usize]),
         (true, true) => format!(
-            "{address} is at place {server} of {} here, and says that it is at place {rank} of {world}: name the servers as they \
-             name each other with --servers, in the same order",
+            "{address} is at place {server} of {} here, but reports place {rank} of {world}: name the servers in the same \
+             order as their own --servers",
             servers.len()
         ),
         (false, true) => {

@@ -62,8 +62,10 @@ impl TableGroup {
         match *places {
             [place] => Ok(Self { servers, place, replicas }),
             _ => {
-                let problem =
-                    format!("{listen} is not one of {}: say which place it has, from 0", servers.join(", "));
+                let problem = format!(
+                    "{listen} is not one of {}: give its place in the list, from 0",
+                    servers.join(", ")
+                );
                 Err(Error::config("servers", problem))
             }
         }
@@ -121,7 +123,10 @@ impl TableOptions {
     /// are to be: that is told at the start, not at the first snapshot.
     pub(crate) fn check(&self) -> Result<()> {
         if self.memory_bytes == 0 {
-            return Err(Error::config("memory", "tables may take up 0 bytes: give them some, like 8G"));
+            return Err(Error::config(
+                "memory",
+                "the limit for tables is 0 bytes: raise it, for example to 8G",
+            ));
         }
         self.group.as_ref().map_or(Ok(()), TableGroup::check)?;
         let Some(data) = &self.data else { return Ok(()) };

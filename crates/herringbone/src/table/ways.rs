@@ -258,7 +258,7 @@ impl RequestWays {
         let is_new = known.life.is_some_and(|life| life != there.incarnation);
         known.life = Some(there.incarnation);
         if is_new && !self.have_copies {
-            return self.give_up(server, "it was started anew, and has lost its tables");
+            return self.give_up(server, "it was restarted, and has lost its tables");
         }
         (known.link, known.absent, known.awaits_room) = (Some(link), None, false);
         known.keys = KnownKeys::default();
@@ -351,7 +351,7 @@ impl RequestWays {
             return;
         }
         let reason =
-            "the servers that had this range have ended, and no copy of it is left: start all servers anew";
+            "the servers that had this range have ended, and no copy of it is left: restart all servers";
         let patience = self.patience;
         let late = |since: &Instant| since.elapsed() >= patience;
         let lost: Vec<u32> =

@@ -66,7 +66,7 @@ fn errors_say_where() {
         ("<- 2", "<- 2 3", "line 5 column 19: expected the end of the line, found \"3\""),
         ("@2:acc+", "@2:bcc+", "line 6 column 22: expected plain, acc, coded or result, found \"bcc\""),
         ("@2:acc+", "@2", "line 6 column 19: expected a source: a place or @rank:form"),
-        ("-> 0 1", "-> 0 1\nrank 3", "line 13 column 1: expected no more ranks than the first line says"),
+        ("-> 0 1", "-> 0 1\nrank 3", "line 13 column 1: expected no more ranks than in the first line"),
         ("rank 1\n", "", "line 8 column 6: expected the ranks in order, found \"2\""),
     ];
     for (from, to, message) in cases {

@@ -93,7 +93,7 @@ impl<'a> Record<'a> {
         let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let number = number_at(8);
         let envelope = Envelope { tag: number_at(16) as i64, dtype, count: number_at(24) };
-        let carried = rest.get(..length).ok_or(NoRecord("a record that is shorter than it says"))?;
+        let carried = rest.get(..length).ok_or(NoRecord("a record that is shorter than its own length"))?;
         match (head[0], length) {
             (1, 0) => Ok(Record::Announced { number, envelope, carried: None }),
             (2, _) if envelope.bytes() == Some(length) => {
@@ -166,6 +166,6 @@ mod tests {
         }
         let mut more = Record::Taken { number: 1 }.encode();
         more[4] = 200;
-        assert_eq!(Record::decode(&more), Err(NoRecord("a record that is shorter than it says")));
+        assert_eq!(Record::decode(&more), Err(NoRecord("a record that is shorter than its own length")));
     }
 }

@@ -43,5 +43,5 @@ pub(super) fn trees(
 
 fn no_tree(root: usize) -> TopologyError {
     let problem = format!("no balanced binary tree from root {root} goes without a link of weight 0");
-    TopologyError::whole(problem, "use --mode best, whose trees may have more rounds, or add links")
+    TopologyError::whole(problem, "use --mode best, whose trees can have more rounds, or add links")
 }

@@ -107,7 +107,7 @@ impl fmt::Display for Assignment {
 /// A variable's number.
 pub(super) fn number(environment: &Environment, name: &str, values: &str) -> Result<Option<u32>> {
     let Some(text) = environment.text(name)? else { return Ok(None) };
-    let wrong = |_| Error::config(name, format_args!("{text:?} cannot be used; it may be {values}"));
+    let wrong = |_| Error::config(name, format_args!("{text:?} cannot be used; it must be {values}"));
     text.trim().parse().map(Some).map_err(wrong)
 }
 

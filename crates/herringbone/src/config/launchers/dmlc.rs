@@ -11,7 +11,7 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Detection>> {
     match role {
         "worker" => {}
         "server" => {
-            let problem = "this process is a server, which adds and has no data: `kvstore.create` serves in it; for a program \
+            let problem = "this process is a server, which sums and has no data. `kvstore.create` serves in it; for a program \
                            without a KVStore run `herringbone serve` in its place, and name it in HERRINGBONE_REDUCERS";
             return lacks(ROLE, problem.to_owned());
         }

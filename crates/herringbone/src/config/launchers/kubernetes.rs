@@ -14,9 +14,9 @@ pub(super) fn indexed(environment: &Environment) -> Result<Option<Detection>> {
     };
     let Some((size_name, size)) = first_number(environment, sizes)? else {
         let problem = format!(
-            "Kubernetes says pod {rank} of an Indexed Job, and not of how many: set HERRINGBONE_WORLD_SIZE in the manifest \
-             to the Job's completions, and HERRINGBONE_STORE to host:port of pod 0 (in a JobSet \
-             <jobset>-<job>-0-0.<jobset>:29400); for pods that work alone set HERRINGBONE_RANK=0 and \
+            "this is pod {rank} of an Indexed Job of Kubernetes, which gives no number of pods. In the manifest, set \
+             HERRINGBONE_WORLD_SIZE to the Job's completions, and HERRINGBONE_STORE to host:port of pod 0 (in a JobSet \
+             <jobset>-<job>-0-0.<jobset>:29400). For pods that work alone, set HERRINGBONE_RANK=0 and \
              HERRINGBONE_WORLD_SIZE=1"
         );
         return Ok(Some(Detection::Lacking(Error::config(INDEX, problem))));
@@ -33,7 +33,7 @@ pub(super) fn kubeflow(environment: &Environment) -> Result<Option<Detection>> {
     let lacks = |name: &str, problem: String| Ok(Some(Detection::Lacking(Error::config(name, problem))));
     let [Ok(nodes), Ok(rank)] = [nodes.trim().parse::<u32>(), rank.trim().parse::<u32>()] else {
         let problem = format!(
-            "Kubeflow Trainer says node {rank} of {nodes:?}, which only torchrun understands: start the program with torchrun"
+            "Kubeflow Trainer gives node {rank} of {nodes:?}, which only torchrun understands: start the program with torchrun"
         );
         return lacks("PET_NNODES", problem);
     };

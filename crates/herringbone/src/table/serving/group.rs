@@ -179,7 +179,7 @@ impl Serving {
             NodeOutput::Entered => self.report(),
             NodeOutput::LeftBehind => crate::log::note(
                 "tables",
-                "others have gone on without this server: it comes back, and gets what it is to have from them",
+                "the other servers have continued without this one: it rejoins, and gets its ranges from them",
             ),
         }
     }

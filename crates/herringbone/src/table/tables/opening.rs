@@ -35,6 +35,6 @@ impl WantedTable {
 }
 
 fn apart() -> TableError {
-    let what = "a server of it was started anew, and has lost its rows: drop the table, and make it again or restore a snapshot";
+    let what = "a server of it was restarted, and has lost its rows: drop the table, and make it again or restore a snapshot";
     TableError::Unusable(what.to_owned())
 }

@@ -142,7 +142,7 @@ fn a_list_with_a_server_twice_and_a_directory_that_cannot_be_written_are_told_at
     drop(Server::bind(options(&unknown, 0, 1, None)).unwrap());
     let mut without_memory = options(&free, 1, 1, None);
     without_memory.tables.as_mut().unwrap().memory_bytes = 0;
-    assert!(unstarted(without_memory).contains("0 bytes: give them some"));
+    assert!(unstarted(without_memory).contains("the limit for tables is 0 bytes: raise it"));
     let scratch = Scratch::new();
     let file = scratch.0.join("file");
     std::fs::write(&file, "").unwrap();

@@ -182,7 +182,10 @@ impl SharedPipe {
         let mut nothing = [0];
         match socket::recv(&*self.socket, Span::of(&mut nothing)) {
             Ok(0) => Ok(true),
-            Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "bytes beside the shared memory")),
+            Ok(_) => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "unexpected bytes on the socket of the shared memory",
+            )),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }

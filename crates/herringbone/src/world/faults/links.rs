@@ -100,7 +100,7 @@ fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
         ("topk:0.01", |coded| coded[4..6].fill(0xff), "an index out of range or out of order"),
         ("int8", |coded| coded[4] = 77, "a code that its codec does not have"),
         ("twobit:0.5", |coded| coded[5] = 0b0100_0000, "a code that its codec does not have"),
-        ("fp16", |coded| coded[..4].fill(0xff), "whose prefix says that it has another length"),
+        ("fp16", |coded| coded[..4].fill(0xff), "with another length than its prefix"),
         (
             "exact",
             |coded| {
