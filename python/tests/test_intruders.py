@@ -160,7 +160,7 @@ def test_a_second_process_with_a_rank_is_refused(meeting: Meeting) -> None:
     world = [meeting.comes(rank, 3) for rank in (0, 1)]
     if meeting.face == "numpy":
         waits_for("rank 2 is", meeting)
-        meeting.comes(1, 3).refused("rank 1 is there twice, at 127.0.0.1:")
+        meeting.comes(1, 3).refused("two processes have rank 1, at 127.0.0.1:")
     world.append(meeting.comes(2, 3))
     sums(*world)
 
@@ -173,7 +173,7 @@ def test_a_rank_that_the_world_does_not_have_is_refused(meeting: Meeting) -> Non
 
 def test_a_rank_that_was_told_another_size_is_refused(meeting: Meeting) -> None:
     first = meeting.comes(0, 2)
-    meeting.comes(1, 3).refused("rank 1 was told a world of 3, others one of 2")
+    meeting.comes(1, 3).refused("rank 1 has a world of 3, and other ranks have 2")
     sums(first, meeting.comes(1, 2))
 
 

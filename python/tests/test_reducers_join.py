@@ -85,5 +85,5 @@ def test_a_reducer_that_comes_late_is_used(served: Served) -> None:
         served.serve("named", named)
 
     _, output = trained({"HERRINGBONE_REDUCERS": named}, {5: start})
-    assert f"] the reducer at {named} is not used, but called again: Connection refused" in output
+    assert f"] the reducer at {named} is not used, and is called again and again: Connection refused" in output
     assert f"the reducer at {named} is used from now on: continuing with one reducer" in output

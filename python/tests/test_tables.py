@@ -152,7 +152,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_lost(address: str) -> None:
         for error, words, call in [
             (
                 herringbone.TableError,
-                "keys from 3 to 10 are not all there",
+                "not all keys from 3 to 10 exist",
                 lambda: table.push([10, 3], np.ones((2, 2), np.float32)),
             ),
             (herringbone.TableError, "row 4 has a NaN", lambda: table.push([3, 4], np.array([[1, 1], [1, np.nan]], np.float32))),

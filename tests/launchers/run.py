@@ -65,8 +65,8 @@ class Case:
 
 CASES = (
     Case("none", "`python sums.py`", PROGRAM, ranks=1, says="so it is a world of 1"),
-    Case("herringbone launch", "`herringbone launch -n 3`", LAUNCH + PROGRAM, says="the environment says rank 2 of 3"),
-    Case("torchrun", "`torchrun --standalone`", (*TORCHRUN, "--standalone", PROGRAM[1]), says="torchrun says rank 2 of 3"),
+    Case("herringbone launch", "`herringbone launch -n 3`", LAUNCH + PROGRAM, says="the environment sets rank 2 of 3"),
+    Case("torchrun", "`torchrun --standalone`", (*TORCHRUN, "--standalone", PROGRAM[1]), says="torchrun sets rank 2 of 3"),
     Case(
         "torchrun",
         "`torchrun --master-port=...`",
@@ -80,7 +80,7 @@ CASES = (
         runs=2,
         says="torchrun says",
     ),
-    Case("Open MPI", "`mpirun -n 3`", OPEN_MPI + PROGRAM, says="Open MPI says rank 2 of 3"),
+    Case("Open MPI", "`mpirun -n 3`", OPEN_MPI + PROGRAM, says="Open MPI sets rank 2 of 3"),
     Case("Open MPI", "two programs, one after the other, from a shell", OPEN_MPI + TWICE, runs=2, says="Open MPI says"),
     Case(
         "Open MPI",
@@ -88,17 +88,17 @@ CASES = (
         OPEN_MPI + PROGRAM,
         {"RANK": "0", "WORLD_SIZE": "2"},
         runs=0,
-        says="says rank 0 of 2 (RANK=0, WORLD_SIZE=2), but Open MPI says rank ",
+        says="sets rank 0 of 2 (RANK=0, WORLD_SIZE=2), but Open MPI sets rank ",
     ),
-    Case("MPICH", "`mpirun -n 3`", MPICH + PROGRAM, says="MPICH (PMI) says rank 2 of 3"),
+    Case("MPICH", "`mpirun -n 3`", MPICH + PROGRAM, says="MPICH (PMI) sets rank 2 of 3"),
     Case("MPICH", "two programs, one after the other, from a shell", MPICH + TWICE, runs=2, says="MPICH (PMI) says"),
-    Case("Slurm", "`srun -n 3`", (*SRUN, "-n3", *PROGRAM), says="Slurm says rank 2 of 3"),
+    Case("Slurm", "`srun -n 3`", (*SRUN, "-n3", *PROGRAM), says="Slurm sets rank 2 of 3"),
     Case("Slurm", "`srun --mpi=pmi2 -n 3`", (*SRUN, "--mpi=pmi2", "-n3", *PROGRAM), says="MPICH (PMI) says"),
     Case(
-        "Slurm", "`srun -n 1 torchrun`", (*SRUN, "-n1", *TORCHRUN, "--standalone", PROGRAM[1]), says="torchrun says rank 2 of 3"
+        "Slurm", "`srun -n 1 torchrun`", (*SRUN, "-n1", *TORCHRUN, "--standalone", PROGRAM[1]), says="torchrun sets rank 2 of 3"
     ),
-    Case("Slurm", "`mpirun` of MPICH in an allocation", (*SALLOC, *MPICH, *PROGRAM), says="MPICH (PMI) says rank 2 of 3"),
-    Case("Slurm", "`mpirun` of Open MPI in an allocation", (*SALLOC, *OPEN_MPI, *PROGRAM), says="Open MPI says rank 2 of 3"),
+    Case("Slurm", "`mpirun` of MPICH in an allocation", (*SALLOC, *MPICH, *PROGRAM), says="MPICH (PMI) sets rank 2 of 3"),
+    Case("Slurm", "`mpirun` of Open MPI in an allocation", (*SALLOC, *OPEN_MPI, *PROGRAM), says="Open MPI sets rank 2 of 3"),
     Case(
         "Slurm",
         "an allocation of 3 tasks without srun",

@@ -442,6 +442,6 @@ fn rank_0_warns_of_a_forced_algorithm_that_hosts_stand_against() {
         let outcome = herringbone(&args).env("HERRINGBONE_ALGORITHM", forced).output().unwrap();
         let stderr = String::from_utf8(outcome.stderr).unwrap();
         assert!(outcome.status.success(), "{stderr}");
-        assert_eq!(stderr.matches("cannot be taken and sizes decide").count(), warnings, "{stderr}");
+        assert_eq!(stderr.matches("cannot be used, so sizes decide").count(), warnings, "{stderr}");
     }
 }

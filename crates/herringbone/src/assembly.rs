@@ -256,7 +256,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
     if let Some(forced) = forced.filter(|_| job.rank == 0)
         && let Some(reason) = job.unsupported(forced, &shared.parameters)
     {
-        let what = format_args!("the forced {forced} cannot be taken and sizes decide, because {reason}");
+        let what = format_args!("the forced {forced} cannot be used, so sizes decide: {reason}");
         crate::log::warn("rank 0", what);
     }
     Ok(())

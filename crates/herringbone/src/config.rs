@@ -479,7 +479,7 @@ pub(crate) fn check_addresses(setting: &str, addresses: &[String]) -> Result<()>
             ));
         }
         if addresses[..at].contains(address) {
-            return refuse(format!("{address} is there twice: list each address once"));
+            return refuse(format!("{address} is listed twice: list each address once"));
         }
     }
     Ok(())
@@ -585,7 +585,7 @@ mod tests {
         }
         let lists = [vec!["a:1 b:2"], vec!["a:1", "a:1"]];
         for (list, problem) in
-            lists.into_iter().zip(["a:1 b:2\" is not host:port; write them", "a:1 is there twice"])
+            lists.into_iter().zip(["a:1 b:2\" is not host:port; write them", "a:1 is listed twice"])
         {
             let reducers = list.into_iter().map(str::to_owned).collect::<Vec<_>>();
             let config = Config::new(0, 1, Rendezvous::Tcp(String::new())).reducers(reducers);

@@ -300,7 +300,7 @@ impl Fabric {
             crate::log::warn(
                 &who,
                 format_args!(
-                    "leaving before {name}{others} ended here, as nothing moved for {seconds} s: make every rank call the same \
+                    "leaving before {name}{others} ended here, because nothing moved for {seconds} s: make every rank call the same \
                      operations before it leaves"
                 ),
             );
@@ -310,7 +310,7 @@ impl Fabric {
             crate::log::warn(
                 &who,
                 format_args!(
-                    "leaving though others have not taken all that was sent to them, and nothing of it for {seconds} s"
+                    "leaving although other ranks have not read all data sent to them, and read nothing for {seconds} s"
                 ),
             );
         }

@@ -134,7 +134,7 @@ impl Communicator {
         };
         loop {
             let found = election::election(&fabric.job, &fabric.commands, request.clone(), gone, deadline);
-            let found = found.map_err(|error| at(Error::io("looking for the ranks that are left", error)))?;
+            let found = found.map_err(|error| at(Error::io("looking for the surviving ranks", error)))?;
             let (left, completed, new_hub) = match found {
                 Elected::First { left, completed, listener, address } => {
                     (left, completed, NewHub::Here { listener, address })

@@ -156,7 +156,7 @@ impl Server {
         let at = |error: io::Error| {
             let used = error.kind() == io::ErrorKind::AddrInUse;
             let hint = if used {
-                " (somebody listens there already: take another port, or 0 for a free one)"
+                " (another process listens there: take another port, or 0 for a free one)"
             } else {
                 ""
             };

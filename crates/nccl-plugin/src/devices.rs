@@ -63,7 +63,7 @@ pub(crate) fn find() -> Result<(), PluginFailure> {
 /// If NCCL has not set up the plug-in.
 pub(crate) fn all() -> Result<&'static [NetDevice], PluginFailure> {
     let found = DEVICES.get().map(Vec::as_slice);
-    found.ok_or_else(|| PluginFailure::internal("NCCL has not called init, or has not heeded its failure"))
+    found.ok_or_else(|| PluginFailure::internal("NCCL has not called init, or has ignored its failure"))
 }
 
 /// A device.

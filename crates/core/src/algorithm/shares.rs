@@ -40,10 +40,10 @@ pub enum SharesError {
         share: u8,
     },
     /// Nobody would fold anything.
-    #[error("no owner has a share above 0: give one to somebody")]
+    #[error("no owner has a share above 0: give one of them a share")]
     Nobody,
     /// More owners than there can be.
-    #[error("{owners} shares are too many: there are at most {}", Shares::MOST_OWNERS)]
+    #[error("{owners} shares are too many: at most {} are allowed", Shares::MOST_OWNERS)]
     TooMany {
         /// How many there are.
         owners: usize,

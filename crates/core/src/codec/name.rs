@@ -52,7 +52,7 @@ impl fmt::Display for ParseCodecError {
                 Codec::TopK { .. } | Codec::RandomK { .. } => {
                     write!(f, "{text:?}: its share is a number above 0 and at most 1, as in {codec}")
                 }
-                _ => write!(f, "{text:?}: {codec} stands alone, without a number"),
+                _ => write!(f, "{text:?}: {codec} takes no number"),
             },
         }
     }

@@ -100,7 +100,7 @@ pub enum Cause {
     },
     /// A message arrived undamaged, and no release sends such a message.
     #[error(
-        "rank {from} broke the protocol: {problem}, says rank {to}: run one release on all ranks, and if they do, report it as a bug"
+        "rank {from} broke the protocol: {problem}, as rank {to} reports: run one release on all ranks, and if they do, report it as a bug"
     )]
     Protocol {
         /// The sender.

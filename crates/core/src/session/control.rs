@@ -234,7 +234,9 @@ impl fmt::Display for Death {
                 write!(f, "silent for {}.{} s", milliseconds / 1000, milliseconds / 100 % 10)
             }
             Death::Protocol => f.write_str("it broke the protocol: run the same release on all ranks"),
-            Death::GaveUp => f.write_str("it has given this rank up, as it had not heard of it for too long"),
+            Death::GaveUp => {
+                f.write_str("it has given this rank up, because it had not heard from it for too long")
+            }
         }
     }
 }

@@ -528,7 +528,7 @@ impl GroupState {
         if self.gone.is_some() && !self.is_over() {
             out.put(self.group, Output::After(GRACE));
         } else if self.is_undecided() {
-            self.lose(0, "rank 0 is gone, which decides", out);
+            self.lose(0, "rank 0, which decides, is gone", out);
         }
     }
 

@@ -50,7 +50,9 @@ pub enum Refusal {
         theirs: String,
     },
     /// A rank was taken before.
-    #[error("rank {rank} is there twice, at {first} and at {second}: give each process a rank of its own")]
+    #[error(
+        "two processes have rank {rank}, at {first} and at {second}: give each process a rank of its own"
+    )]
     DuplicateRank {
         /// The rank.
         rank: Rank,
@@ -69,7 +71,7 @@ pub enum Refusal {
     },
     /// The two sides were told different sizes of the world.
     #[error(
-        "rank {rank} was told a world of {theirs}, others one of {ours}: give every process the same WORLD_SIZE, or, for two \
+        "rank {rank} has a world of {theirs}, and other ranks have {ours}: give every process the same WORLD_SIZE, or, for two \
          groups over one torch store, each group its own PrefixStore"
     )]
     World {
@@ -165,7 +167,7 @@ pub enum Refusal {
         problem: String,
     },
     /// The process at this address was started again since its address was learnt.
-    #[error("{role} {rank} was started again: the job has to be formed again to take it in")]
+    #[error("{role} {rank} was started again: re-form the job to include it")]
     Restarted {
         /// Its role.
         role: Role,

@@ -22,7 +22,7 @@ pub enum TableError {
     Unusable(String),
     /// A key that the table does not have, or that is not of this server.
     #[error(
-        "keys from {first} to {last} are not all there: the table's keys here are {begin} to {end}; give it more rows, or other keys"
+        "not all keys from {first} to {last} exist: the table's keys here are {begin} to {end}; give it more rows, or other keys"
     )]
     RowKeys {
         /// The least key of the request.
@@ -81,9 +81,7 @@ pub enum TableError {
         workers: u32,
     },
     /// The same rank is there already, in another process.
-    #[error(
-        "worker {worker} is there already, in another process that lives: give each process a rank of its own"
-    )]
+    #[error("worker {worker} exists already, in another live process: give each process a rank of its own")]
     Twice {
         /// The rank.
         worker: u32,

@@ -196,8 +196,8 @@ impl LinkMatrix {
                 let problem = format!("no links that carry both ways lead from rank 0 to rank {rank}");
                 Err(TopologyError::whole(
                     problem,
-                    "give it a link whose weight is above 0 in both directions, or use ring, which needs those from each rank to \
-                     the next only",
+                    "give it a link whose weight is above 0 in both directions, or use ring, which needs only links from each \
+                     rank to the next",
                 ))
             }
         }

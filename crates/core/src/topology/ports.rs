@@ -61,7 +61,7 @@ impl Ports {
         let known: Vec<Port> =
             ranks.iter().map(|node| of_node.get(node).copied().unwrap_or_default()).collect();
         if !topology.ports().is_empty() && known.iter().all(|port| port.is_unknown()) {
-            let problem = "the topology has ports, and none of a node that is a rank";
+            let problem = "the topology has ports, but none for a node that is a rank";
             return Err(TopologyError::whole(
                 problem,
                 "name hosts, or ranks on them, as \"host\" of its ports",
@@ -322,7 +322,7 @@ mod tests {
             Ports::of(&read(other, None).unwrap())
                 .unwrap_err()
                 .to_string()
-                .contains("none of a node that is a rank")
+                .contains("none for a node that is a rank")
         );
     }
 

@@ -314,7 +314,7 @@ pub enum StepFault {
         chunk: Chunk,
     },
     /// A reducer that encodes an input: it keeps nothing that could be left.
-    #[error("a reducer encodes what is to be folded, and keeps nothing of what is left")]
+    #[error("a reducer encodes data that is to be folded, and keeps no error for feedback")]
     EncodedByReducer,
     /// A sum that is coded as a result is before it is finished, or the other way round.
     #[error("encodes {place} as {into}, which is for what is {}", if *finished { "not finished" } else { "finished" })]

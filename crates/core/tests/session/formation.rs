@@ -140,7 +140,7 @@ fn a_second_claimant_is_refused_with_both_addresses() {
     let refusal = formation.join(second, "10.0.0.7:50001").unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "rank 2 is there twice, at 10.0.0.2:50000 and at 10.0.0.7:50001: give each process a rank of its own"
+        "two processes have rank 2, at 10.0.0.2:50000 and at 10.0.0.7:50001: give each process a rank of its own"
     );
     let mut second_zero = join(0);
     second_zero.process.incarnation += 1;
@@ -185,7 +185,7 @@ fn wrong_worlds_and_ranks_are_refused() {
     let refusal = formation.join(Join { world: 5, ..join(1) }, "10.0.0.1:50000").unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "rank 1 was told a world of 5, others one of 4: give every process the same WORLD_SIZE, or, for two groups over \
+        "rank 1 has a world of 5, and other ranks have 4: give every process the same WORLD_SIZE, or, for two groups over \
          one torch store, each group its own PrefixStore"
     );
     let refusal = formation.join(join(4), "10.0.0.4:50000").unwrap_err();

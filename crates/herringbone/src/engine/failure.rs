@@ -21,7 +21,7 @@ const GONE: &str = "ended, hung or left";
 pub(crate) const ABORTED: &str = "it aborted the group";
 
 /// Why a rank is missed that left in order.
-const LEFT: &str = "it left, by close() or the end of its program";
+const LEFT: &str = "it left: it called close(), or its program ended";
 
 /// A failure in a group as a user's error: where all ranks that are lost have left in order, this rank knows more than the hub says.
 /// Of a group that this rank has closed itself, nobody is to blame who has not died: rank 0, too, leaves once all have closed it.
@@ -95,9 +95,10 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
                 ],
             }
         }
-        Cause::ReducerLost { address, rank, reason, .. } => {
-            ErrorKind::ReducerLost { address: address.clone(), reason: format!("{reason}, says rank {rank}") }
-        }
+        Cause::ReducerLost { address, rank, reason, .. } => ErrorKind::ReducerLost {
+            address: address.clone(),
+            reason: format!("{reason}, as rank {rank} reports"),
+        },
         Cause::Timeout { rank, milliseconds, waiting_for, .. } => ErrorKind::Timeout {
             rank: *rank,
             after: Duration::from_millis(*milliseconds),
@@ -117,7 +118,7 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
         }
         Cause::Protocol { from, to, problem } => ErrorKind::Protocol {
             from: format!("rank {from}"),
-            problem: format!("{problem}, says rank {to}"),
+            problem: format!("{problem}, as rank {to} reports"),
         },
         Cause::LinkLost { from, to } => ErrorKind::LinkLost { ranks: [*from.min(to), *from.max(to)] },
         Cause::PeerLost { ranks } => ErrorKind::PeerLost { ranks: ranks.clone(), reason: GONE.to_owned() },

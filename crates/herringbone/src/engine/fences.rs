@@ -279,7 +279,7 @@ impl Groups {
         let Cause::Timeout { rank, milliseconds, waiting_for, .. } = cause else { return None };
         let instead = self.instead(waiting_for, number, observer)?;
         let (after, which) = (Duration::from_millis(*milliseconds), title(number, observer));
-        let missing = vec![format!("{} to come to this call of {which}: {instead}", Ranks(waiting_for))];
+        let missing = vec![format!("{} to make this call of {which}: {instead}", Ranks(waiting_for))];
         Some(Error::new(ErrorKind::Timeout { rank: *rank, after, missing }))
     }
 

@@ -181,11 +181,13 @@ fn said(late: &[Rank], operation: &str, me: Rank, awaited: &[Rank]) -> String {
             Ranks(awaited)
         ),
         late if late.contains(&me) => {
-            format!("others have waited in {operation} for {LATE} s, to which this rank has not come")
+            format!(
+                "the other ranks have waited in {operation} for {LATE} s, and this rank has not called it"
+            )
         }
         late => {
             let has = if late.len() == 1 { "has" } else { "have" };
-            format!("{} {has} not come to {operation}, in which others wait, for {LATE} s", Ranks(late))
+            format!("{} {has} not called {operation}, in which others have waited for {LATE} s", Ranks(late))
         }
     }
 }

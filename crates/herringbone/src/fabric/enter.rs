@@ -65,9 +65,8 @@ pub(super) fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<
                 return Err(error.at(&whom).at(config.rank));
             }
             Err(error) => {
-                let what = || {
-                    format!("nobody answers as rank 0 at {hub} yet ({error}); it is tried again and again")
-                };
+                let what =
+                    || format!("no process answers as rank 0 at {hub} yet ({error}); this rank keeps trying");
                 warning.say_after(began, what);
                 std::thread::sleep(PAUSE);
             }

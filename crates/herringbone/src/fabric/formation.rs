@@ -278,7 +278,8 @@ fn leave_out(
         return Err(Error::rendezvous(refusal).at(0));
     }
     for (address, reason) in &away {
-        let what = format_args!("the reducer at {address} is not used, but called again: {reason}");
+        let what =
+            format_args!("the reducer at {address} is not used, and is called again and again: {reason}");
         crate::log::warn("rank 0", what);
         formation.leave_out(address);
     }

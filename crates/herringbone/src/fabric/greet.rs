@@ -129,7 +129,7 @@ impl GreetError {
 
 /// The error on all ranks if one other than rank 0 cannot use a setting.
 pub(super) fn unusable_at(rank: u32, setting: &str, problem: &str) -> Error {
-    Error::config(setting, format_args!("{problem} (says rank {rank})"))
+    Error::config(setting, format_args!("{problem} (reported by rank {rank})"))
 }
 
 pub(super) fn nonce() -> io::Result<[u8; NONCE_BYTES]> {

@@ -95,7 +95,7 @@ pub(super) fn open_hub(config: &Config) -> Result<OpenHub> {
     };
     check_exposure(wanted, token.as_deref()).map_err(|error| error.at(0))?;
     let listener = TcpListener::bind(wanted).map_err(|error| {
-        let hint = "is the port taken, perhaps by a group that this process has not closed, or the address not this host's? \
+        let hint = "is the port taken, perhaps by a group that this process has not closed, or is the address another host's? \
                     Rank 0 listens there";
         Error::rendezvous(format_args!("rank 0 cannot listen at {wanted}: {error}; {hint}")).at(0)
     })?;

@@ -197,7 +197,8 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
         if began.elapsed() >= WORTH_A_WARNING && !warned {
             warned = true;
             let who = format!("rank {}", job.rank);
-            let what = format_args!("nobody answers at {address} yet ({error}); it is tried again and again");
+            let what =
+                format_args!("no process answers at {address} yet ({error}); this process keeps trying");
             crate::log::warn(&who, what);
         }
         std::thread::sleep(pause);

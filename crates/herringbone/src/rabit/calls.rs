@@ -193,7 +193,7 @@ impl Rabit {
         );
         if !is_kept {
             return Err(Error::unsupported(format_args!(
-                "{} between init and finalize of rabit: its results differ between ranks, so nobody can keep them for others; use all_reduce, broadcast or all_gather",
+                "{} between init and finalize of rabit: its results differ between ranks, so no rank can keep them for another; use all_reduce, broadcast or all_gather",
                 call.name()
             ))
             .about(self.rank(), call.name()));

@@ -85,11 +85,11 @@ impl TableService {
             Some(difference)
         } else if rank == group.place {
             Some(format!(
-                "it is at place {rank} of --servers, as this one: give each server a --place of its own"
+                "it is at place {rank} of --servers, like this one: give each server a --place of its own"
             ))
         } else if !(group.place..group.servers.len() as u32).contains(&rank) {
             Some(format!(
-                "it is at place {rank}, and calls place {}: servers call those before them",
+                "it is at place {rank}, and calls place {}: servers call only earlier places",
                 group.place
             ))
         } else if taken() {

@@ -312,8 +312,7 @@ impl RequestWays {
 
     /// A server without copies is lost.
     fn give_up(&mut self, server: u32, reason: &str) {
-        let reason =
-            format!("{reason} (once it is there again, make another ParameterServer, and its tables)");
+        let reason = format!("{reason} (once it is back, make another ParameterServer, and its tables)");
         self.servers[server as usize].is_lost = true;
         self.fail(server, &reason);
         self.servers[server as usize].reason = reason;

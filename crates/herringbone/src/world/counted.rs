@@ -172,7 +172,7 @@ fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
     assert!(output.status.success(), "{said}");
     let line = |(me, called), (other, its)| {
         format!(
-            "WARN herringbone rank {me}] rank {other} has not come to {called}, in which others wait, for 3 s: rank {other} \
+            "WARN herringbone rank {me}] rank {other} has not called {called}, in which others have waited for 3 s: rank {other} \
              waits in {its}; {REMEDY}"
         )
     };
@@ -220,7 +220,7 @@ fn call_two_groups(first: &str, second: &str) {
         let ends = world.machine(rank).ends().split_off(1);
         let Some(Some(Err(error))) = ends.get(at) else { panic!("{ends:?}") };
         let expected = format!(
-            "rank {other} to come to this call of group \"the {own} one\": rank {other} waits in {its}; {REMEDY}"
+            "rank {other} to make this call of group \"the {own} one\": rank {other} waits in {its}; {REMEDY}"
         );
         assert!(
             matches!(error.kind(), ErrorKind::Timeout { missing, .. } if *missing == [expected]),

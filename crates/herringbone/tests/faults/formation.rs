@@ -80,7 +80,7 @@ fn a_second_process_with_a_rank_is_refused_at_once() {
         for twin in [early, late] {
             let text = twin.join().unwrap().expect("the rank is taken").to_string();
             assert!(
-                text.contains("rank 1 is there twice, at 127.") && text.matches("127.").count() >= 2,
+                text.contains("two processes have rank 1, at 127.") && text.matches("127.").count() >= 2,
                 "{text}"
             );
         }
@@ -164,7 +164,12 @@ fn rank_0_says_why_a_rank_is_missing() {
 #[test]
 fn contradictions_are_refused_and_the_others_go_on() {
     let meet = rendezvous_address();
-    refused(config(1, 3, &meet), &meet, |config| config, &["rank 1 was told a world of 3, others one of 2"]);
+    refused(
+        config(1, 3, &meet),
+        &meet,
+        |config| config,
+        &["rank 1 has a world of 3, and other ranks have 2"],
+    );
     let meet = rendezvous_address();
     refused(
         config(1, 2, &meet).algorithm(Algorithm::Tree),

@@ -255,8 +255,10 @@ fn the_rank_that_left_first_is_named() {
                     let ErrorKind::PeerLost { ranks, .. } = error.kind() else { panic!("{error}") };
                     assert_eq!(ranks, &[1], "{error}");
                     let said = error.to_string();
-                    let reasons =
-                        ["it left, by close() or the end of its program", "left without all_reduce of 100"];
+                    let reasons = [
+                        "it left: it called close(), or its program ended",
+                        "left without all_reduce of 100",
+                    ];
                     assert!(reasons.iter().any(|reason| said.contains(reason)), "{error}");
                 };
                 comm.barrier().unwrap();

@@ -255,7 +255,7 @@ impl PeerMessage {
             }
             _ => {
                 return Err(Malformed(
-                    "words between servers that are unknown: install the same release everywhere",
+                    "an unknown message between servers: install the same release everywhere",
                 ));
             }
         })

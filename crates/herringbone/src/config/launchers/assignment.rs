@@ -100,7 +100,7 @@ impl fmt::Display for Assignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { launcher, rank, world, said, .. } = self;
         let said: Vec<String> = said.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        write!(f, "{launcher} says rank {rank} of {world} ({})", said.join(", "))
+        write!(f, "{launcher} sets rank {rank} of {world} ({})", said.join(", "))
     }
 }
 

@@ -129,7 +129,7 @@ fn what_is_not_said_is_asked_for() {
             &[],
             &["HERRINGBONE_STORE: set it to host:port of rank 0", "OMPI_COMM_WORLD_RANK=4"],
         ),
-        ("byteps", &[], &["HERRINGBONE_STORE: set it", "ps-lite says rank 3 of 4 (DMLC_WORKER_ID=1"]),
+        ("byteps", &[], &["HERRINGBONE_STORE: set it", "ps-lite sets rank 3 of 4 (DMLC_WORKER_ID=1"]),
         (
             "kubernetes",
             &[],
@@ -166,11 +166,11 @@ fn launchers_that_contradict_each_other_are_named_with_their_values() {
             "open-mpi",
             &[("RANK", "0"), ("WORLD_SIZE", "2")],
             &[
-                "RANK: the environment says rank 0 of 2 (RANK=0, WORLD_SIZE=2), but Open MPI says rank 1 of 3 (OMPI_COMM",
+                "RANK: the environment sets rank 0 of 2 (RANK=0, WORLD_SIZE=2), but Open MPI sets rank 1 of 3 (OMPI_COMM",
             ],
         ),
-        ("open-mpi", &[("WORLD_SIZE", "2")], &["Open MPI says rank 1 of 3", "but WORLD_SIZE=2: "]),
-        ("slurm", &[("RANK", "0")], &["Slurm says rank 1 of 3", "but RANK=0: "]),
+        ("open-mpi", &[("WORLD_SIZE", "2")], &["Open MPI sets rank 1 of 3", "but WORLD_SIZE=2: "]),
+        ("slurm", &[("RANK", "0")], &["Slurm sets rank 1 of 3", "but RANK=0: "]),
         // As many jobs as Slurm has tasks.
         (
             "mpich",
@@ -185,7 +185,7 @@ fn launchers_that_contradict_each_other_are_named_with_their_values() {
         (
             "jobset",
             &[("RANK", "0")],
-            &["but Kubernetes says rank 2 of 4 (JOB_COMPLETION_INDEX=2, WORLD_SIZE=4)"],
+            &["but Kubernetes sets rank 2 of 4 (JOB_COMPLETION_INDEX=2, WORLD_SIZE=4)"],
         ),
     ];
     for (name, more, parts) in cases {

@@ -115,9 +115,7 @@ impl Serving {
                 group.node.receive(peer.server, message, now);
                 self.carry_out();
             }
-            Err(_) => {
-                self.end(number, &Broken::Protocol("words between servers of tables that make no sense"))
-            }
+            Err(_) => self.end(number, &Broken::Protocol("an invalid message between servers of tables")),
         }
     }
 
@@ -191,8 +189,7 @@ impl Serving {
     /// What an owner has done can be done by its copies; if not, this is no copy, and people have to know.
     fn complain(&self, range: u32, done: Result<(), TableError>) {
         if let Err(error) = done {
-            let what =
-                "this is a bug: please report it, and start this server again, which gets a new copy then";
+            let what = "this is a bug: please report it, and restart this server, which then gets a new copy";
             crate::log::warn(
                 "tables",
                 format_args!("the copy of range {range} differs from its owner's: {error}; {what}"),

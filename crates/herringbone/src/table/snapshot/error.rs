@@ -7,7 +7,7 @@ use std::{io, path::PathBuf};
 pub(in crate::table) enum SnapshotError {
     /// The disk is full, or does not take it for another reason.
     #[error(
-        "cannot write the snapshot {}: {source}; earlier snapshots are as they were: make room, or name another directory",
+        "cannot write the snapshot {}: {source}; earlier snapshots are unchanged: make room, or name another directory",
         path.display()
     )]
     Write { path: PathBuf, source: io::Error },
