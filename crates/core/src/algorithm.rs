@@ -90,7 +90,7 @@ pub enum Algorithm {
     Ring,
     /// Reduce-scatter, then all-gather, over the levels of the canonical tree, each with factors: powers of two, the
     /// lowest level first. None: a single stage, in which each rank folds its own chunk (`sharded`). The last stage
-    /// covers what the factors leave over; factors beyond the tree's top are ignored.
+    /// covers the levels that the factors leave over; factors beyond the tree's top are ignored.
     Radix {
         /// The factors of the reduce-scatter.
         scatter: Vec<u32>,
@@ -117,7 +117,7 @@ pub enum Algorithm {
     ReductionServer,
     /// Reducers and workers fold side by side, each as much as its link can bear (BytePS, OSDI 2020).
     Mixed {
-        /// How many chunks each has; `None`: what is best where all links have one rate.
+        /// How many chunks each has; `None`: the best numbers for links of one rate.
         shares: Option<MixedShares>,
     },
     /// From rank to rank: towards the root, from it, or both.
@@ -165,14 +165,14 @@ pub enum Algorithm {
     },
 }
 
-/// What an algorithm may know of the machines.
+/// The knowledge of an algorithm about the machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout<'a> {
     /// How many reducers the roster has.
     pub reducers: u32,
-    /// The host of each worker, as any number that is equal for workers of one host; empty where it is not known.
+    /// The host of each worker, as any number that is equal for workers of one host; empty if unknown.
     pub hosts: &'a [u32],
-    /// The links between the workers; where they are not known, trees take them all as alike.
+    /// The links between the workers; if they are unknown, trees take them all as equal.
     pub links: Option<&'a LinkMatrix>,
 }
 
@@ -229,7 +229,7 @@ pub enum Unsupported {
         /// The factor asked for.
         factor: u32,
     },
-    /// There is nobody to reduce.
+    /// The group has no reducers.
     #[error("reduction_server needs a reducer and the group has none: name reducers, or use radix")]
     NoReducers,
     /// The algorithms do not compose.
@@ -238,9 +238,9 @@ pub enum Unsupported {
          with the same factors for both halves, but not hierarchical({inner},{outer})"
     )]
     Composition {
-        /// What was asked for inside hosts.
+        /// The requested algorithm inside hosts.
         inner: String,
-        /// What was asked for across hosts.
+        /// The requested algorithm across hosts.
         outer: String,
     },
     /// Not every worker's host is known.
@@ -251,13 +251,13 @@ pub enum Unsupported {
         /// How many workers there are.
         workers: u32,
     },
-    /// There is no level across hosts.
+    /// All workers are on one host, so the level across hosts is missing.
     #[error("hierarchical needs several hosts and all {workers} workers are on one: use radix")]
     OneHost {
         /// How many workers there are.
         workers: u32,
     },
-    /// There is no level inside hosts.
+    /// Each worker is alone on its host, so the level inside hosts is missing.
     #[error("hierarchical needs hosts with several workers and all {workers} have one: use radix")]
     LoneWorkers {
         /// How many workers there are.
@@ -290,9 +290,9 @@ pub enum Unsupported {
          halves, but not sites({inner},{outer},...)"
     )]
     SiteComposition {
-        /// What was asked for inside sites.
+        /// The requested algorithm inside sites.
         inner: String,
-        /// What was asked for across sites.
+        /// The requested algorithm across sites.
         outer: String,
     },
     /// The sites belong to another group.
@@ -350,7 +350,7 @@ pub enum Unsupported {
         /// The algorithm.
         plain: String,
     },
-    /// There are other owners than shares.
+    /// The number of shares differs from the number of owners.
     #[error("{plain} of {owners} {kind} needs as many shares and has {shares}: give each its share, 0 to 16")]
     Shares {
         /// The algorithm.
@@ -359,7 +359,7 @@ pub enum Unsupported {
         shares: usize,
         /// How many owners there are.
         owners: u32,
-        /// What the owners are.
+        /// The kind of the owners.
         kind: &'static str,
     },
     /// The schedule of a file is for other groups.
@@ -370,7 +370,7 @@ pub enum Unsupported {
         /// For which groups it is.
         reason: String,
     },
-    /// There is no coded form.
+    /// The algorithm has no coded form.
     #[error("{plain} has no coded form: use radix or reduction_server, or no compression")]
     NoCodedForm {
         /// The algorithm.
@@ -381,7 +381,7 @@ pub enum Unsupported {
         "hierarchical has reduce_scatter and all_gather with radix across hosts, not {outer}: use hierarchical"
     )]
     Halves {
-        /// What was asked for across hosts.
+        /// The requested algorithm across hosts.
         outer: String,
     },
 }

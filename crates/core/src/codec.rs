@@ -1,11 +1,12 @@
-//! Codecs: fewer bytes for a message of f32, at the price of bits, and what is lost kept for the next time.
+//! Codecs: fewer bytes for a message of f32, at the price of bits. Error feedback keeps the error for the next message.
 //!
 //! A codec works on **blocks** of [`BLOCK`] elements, counted from the tensor's first one. What becomes of a block depends on
 //! that block alone. So bits do not depend on how an operation is cut: on the ranks' chunks, segments or the number of reducers.
 //!
-//! What is sent to be folded is coded by the codec that the user names. What comes back, the result, is coded by the codec's
-//! [`result`](Codec::result): by the same one where that loses next to nothing, else by [`Codec::Exact`], which loses nothing.
-//! A sum of a few numbers of few values has few values too, so it still is short, and only one rank's loss has to be fed back.
+//! Inputs, which are sent to be folded, are coded by the codec that the user names. Results are coded by the codec's
+//! [`result`](Codec::result): the same codec if its error is next to nothing, otherwise [`Codec::Exact`], which is
+//! exact. A sum of a few numbers with few values has few values too, so it is still short, and only one rank's error
+//! has to be fed back.
 //!
 //! Numbers are little-endian. Casts and [`TopK`](Codec::TopK) pass NaNs and infinities on. Blocks of the other codecs
 //! begin with a tag, which can mark a block with a NaN or an infinity. All elements of such a block decode to NaN, so
@@ -44,12 +45,12 @@ use half::{bf16, f16};
 /// A codec. [`FromStr`](core::str::FromStr) reads its name, and [`Display`](core::fmt::Display) writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Codec {
-    /// None: messages are what the schedule sends.
+    /// None: messages are sent as the schedule has them.
     #[default]
     Plain,
     /// Rounded to bfloat16.
     Bf16,
-    /// Rounded to binary16; what is too large becomes infinite.
+    /// Rounded to binary16; values that are too large become infinite.
     Fp16,
     /// To one of 255 multiples of 1/127 of the block's largest magnitude.
     Int8,
@@ -75,7 +76,7 @@ pub enum Codec {
         /// Above 0, at most 1.
         share: Parameter,
     },
-    /// Where elements exceed a threshold, that with their sign (Strom, 2015).
+    /// If elements exceed a threshold, the threshold with their sign (Strom, 2015).
     Threshold {
         /// The threshold, above 0.
         threshold: Parameter,
@@ -86,7 +87,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// How results are coded where messages to be folded are coded by this one.
+    /// The codec of results if inputs are coded by this one.
     pub fn result(self) -> Self {
         match self {
             Self::Plain | Self::Bf16 | Self::Fp16 | Self::Int8 => self,
@@ -118,7 +119,7 @@ impl Codec {
         }
     }
 
-    /// Appends the code of a block of at most [`BLOCK`] values. `seed` is what [`RandomK`](Self::RandomK) draws by.
+    /// Appends the code of a block of at most [`BLOCK`] values. `seed` is the seed of [`RandomK`](Self::RandomK).
     #[inline(always)]
     pub fn encode(self, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
         debug_assert!(values.len() <= BLOCK);
@@ -279,7 +280,7 @@ impl Codec {
     /// Checks a message of `elements` elements, without its prefix. A message that passes decodes without an error.
     ///
     /// # Errors
-    /// [`CodedError`] for what the codec never writes.
+    /// [`CodedError`] for bytes that the codec never writes.
     pub fn check(self, mut coded: &[u8], elements: usize) -> Result<(), CodedError> {
         let mut left = elements;
         while left > 0 {
@@ -291,7 +292,7 @@ impl Codec {
     }
 }
 
-/// What [`Codec::RandomK`] draws the places of a block by, in the operation that `steps` others went before on the same tensor.
+/// The seed of [`Codec::RandomK`] for a block's places, in the operation after `steps` others on the same tensor.
 pub fn seed_of(steps: u64, block: usize) -> u64 {
     steps << 32 ^ block as u64
 }

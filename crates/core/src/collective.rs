@@ -1,8 +1,9 @@
-//! The collectives: what each one starts from, and what it must leave behind.
+//! The collectives: the state from which each one starts, and the state that it must leave.
 //!
-//! A collective owns its pre- and post-condition over terms: [`has_input`](Collective::has_input) says which inputs
-//! exist, [`result`](Collective::result) what each worker must hold at the end. [`verify`](crate::verify::verify)
-//! holds every schedule against both, whatever algorithm made it (the idea is msccl-tools').
+//! A collective owns its pre- and post-condition over terms: [`has_input`](Collective::has_input) has the existing
+//! inputs, [`result`](Collective::result) the terms that each worker must hold at the end.
+//! [`verify`](crate::verify::verify) checks every schedule against both, whatever algorithm made it (the idea is
+//! msccl-tools').
 
 pub mod all_to_all;
 mod parts;
@@ -16,7 +17,7 @@ use crate::{
 use alloc::borrow::Cow;
 use core::{fmt, ops::Range, str::FromStr};
 
-/// What a group does together.
+/// A collective of a group.
 ///
 /// Reducers have no data: every condition below is about workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,7 +54,7 @@ pub enum Collective {
     Barrier,
 }
 
-/// What a worker must hold at a chunk at the end.
+/// The term that a worker must hold at a chunk at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Expected {
     /// The finished fold of every worker's input at this chunk, each exactly once.
@@ -63,7 +64,7 @@ pub enum Expected {
 }
 
 impl Collective {
-    /// All of them in the order of their codes, with this root where they have one.
+    /// All of them in the order of their codes, with this root for those that have one.
     pub fn all(root: Rank) -> [Self; 9] {
         [
             Self::AllReduce,
@@ -115,7 +116,7 @@ impl Collective {
         Self::all(root).get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// The same with another root, where there is one.
+    /// The same with another root, if it has one.
     pub fn with_root(self, root: Rank) -> Self {
         Self::from_code(self.code(), root).unwrap_or(self)
     }
@@ -131,8 +132,8 @@ impl Collective {
         }
     }
 
-    /// What each rank's link carries each way at the least, as a part of the whole buffer: by this nccl-tests makes bandwidth of
-    /// the bus from bandwidth of the algorithm.
+    /// The least load of each rank's link each way, relative to the whole buffer. nccl-tests multiplies the bandwidth
+    /// of an algorithm by this to get the bandwidth of the bus.
     pub fn bus_share(self, workers: u32) -> f64 {
         let workers = f64::from(workers);
         match self {
@@ -175,8 +176,8 @@ impl Collective {
         }
     }
 
-    /// A group as this collective has it: of members with several inputs an all-reduce has all, and what only moves, or folds
-    /// nothing, one of each. `None` where some inputs would be left out of a fold.
+    /// The group of this collective. For members with several inputs an all-reduce has all inputs, and a collective
+    /// that only moves data, or folds nothing, has one input of each. `None` if a fold would leave some inputs out.
     pub fn group(self, group: &Group) -> Option<Cow<'_, Group>> {
         match self {
             Collective::AllReduce => Some(Cow::Borrowed(group)),
@@ -195,8 +196,8 @@ impl Collective {
         }
     }
 
-    /// The post-condition: what `worker`, one of `workers`, must hold at `chunk` at the end; `None` where it has no output,
-    /// which a schedule must not write.
+    /// The post-condition: the term that `worker`, one of `workers`, must hold at `chunk` at the end. `None` if it has
+    /// no output, and then a schedule must not write there.
     pub fn result(self, workers: u32, worker: Rank, chunk: Chunk) -> Option<Expected> {
         match self {
             Collective::AllReduce | Collective::Barrier => Some(Expected::Fold),
@@ -218,7 +219,7 @@ impl Collective {
         }
     }
 
-    /// How many parts `worker`'s input and its output have, where the caller owns the parts.
+    /// How many parts `worker`'s input and its output have, if the caller owns the parts.
     pub fn parts(self, workers: u32, worker: Rank) -> Option<(usize, usize)> {
         let all = workers as usize;
         let of_root = |root| if worker == root { all } else { 0 };
@@ -232,7 +233,7 @@ impl Collective {
         }
     }
 
-    /// How a schedule cuts the buffer into the parts that the caller owns; `None` where there are none.
+    /// How a schedule cuts the buffer into the parts that the caller owns; `None` if it owns none.
     pub fn given(self, workers: u32) -> Option<Cut> {
         match self {
             Collective::AllToAll => Some(Cut::Given { parts: all_to_all::chunks(workers) }),
@@ -240,8 +241,8 @@ impl Collective {
         }
     }
 
-    /// Whether a schedule for this collective may cut the buffer so: into the parts that the caller owns, evenly into at least
-    /// one chunk elsewhere.
+    /// Whether a schedule for this collective can cut the buffer in this way: into the parts that the caller owns,
+    /// otherwise evenly into at least one chunk.
     pub fn accepts(self, cut: &Cut, workers: u32) -> bool {
         match self.given(workers) {
             Some(given) => given == *cut,
@@ -336,7 +337,7 @@ pub enum Lengths<'a> {
         /// The bytes of each.
         element_bytes: usize,
     },
-    /// The worker's own parts, which may differ.
+    /// The worker's own parts, which can differ.
     Uneven(&'a UnevenParts),
 }
 

@@ -1,4 +1,4 @@
-//! What folding means, element by element.
+//! The meaning of a fold, element by element.
 //!
 //! Every pair of a [`DType`] and a [`ReduceOp`] has one [`Reduction`]. It defines how an input element is lifted into
 //! the accumulator's type, how two partial results merge, and how the last one is finished. [`dispatch`] finds it.
@@ -6,7 +6,7 @@
 //!
 //! # What is promised
 //! * **Order.** The canonical tree fixes the shape of a sum, so a merge only has to be commutative bit for bit. It is,
-//!   but for the payload of a NaN, and every stored NaN is the canonical quiet one: f32 `7fc00000`, f64
+//!   except for the payload of a NaN, and every stored NaN is the canonical quiet one: f32 `7fc00000`, f64
 //!   `7ff8000000000000`, f16 `7e00`, bf16 `7fc0`.
 //! * **One rounding.** f16 and bf16 are lifted to f32, exactly; partial results stay f32; [`Reduction::finish`] rounds
 //!   once, to nearest, ties to even. f32 folds in f32 and f64 in f64: at most log2 N roundings lie on the path of an
@@ -31,9 +31,9 @@ use core::marker::PhantomData;
 
 /// The meaning of one [`ReduceOp`] on one element type. See [`dispatch`] and the [module](self).
 pub trait Reduction: 'static {
-    /// What the user's buffers hold.
+    /// The type of the user's buffers.
     type Element: Element;
-    /// What partial results are kept and sent in: [`DType::accumulator`] as a type.
+    /// The type in which partial results are kept and sent: [`DType::accumulator`] as a type.
     type Acc: Number;
     /// The operation.
     const OP: ReduceOp;
@@ -44,7 +44,7 @@ pub trait Reduction: 'static {
     /// Joins two partial results. Commutative bit for bit, up to the payload of a NaN.
     fn merge(a: Self::Acc, b: Self::Acc) -> Self::Acc;
 
-    /// What remains to be done in the accumulator's type once all inputs are merged: the division of an average.
+    /// The last step in the accumulator's type once all inputs are merged: the division of an average.
     ///
     /// `contributors` is converted to the accumulator's type: exact up to 2^24 for f32, always for the others.
     ///
@@ -68,7 +68,7 @@ pub trait Reduction: 'static {
 
 /// Code that is written once for all reductions. See [`dispatch`].
 pub trait Visitor {
-    /// What it returns.
+    /// The type of its result.
     type Output;
 
     /// Runs for the reduction that was asked for.

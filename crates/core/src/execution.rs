@@ -1,4 +1,5 @@
-//! One rank in one operation: what it may do now, what it waits for, and what it tells the other ranks.
+//! One rank in one operation: the steps that it can do now, the events that it waits for, and its signals to the other
+//! ranks.
 //!
 //! An [`Execution`] runs a [`Prepared`] program and has no data, no memory and no links. It decides which step of each
 //! segment can run ([`next`](Execution::next)), whether a message can be sent ([`offer`](Execution::offer)), and where
@@ -36,7 +37,7 @@ const NEVER: u16 = u16::MAX;
 pub trait Members {
     /// Whether messages to a member go nowhere, since its link is closed for good: it needs none any more.
     fn is_away(&self, member: MemberId) -> bool;
-    /// Whether a member may have no eager slot left here.
+    /// Whether a member might have no eager slot left here.
     fn is_crowded(&self, member: MemberId) -> bool;
     /// Takes one of a member's eager slots. If there is none, this operation stands in line for one: its
     /// [blocked](Execution::take_blocked) messages are tried again.
@@ -45,16 +46,16 @@ pub trait Members {
     fn tell(&mut self, member: MemberId, signal: Signal);
 }
 
-/// What ranks tell each other beside messages.
+/// The signals between ranks in addition to messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// How many segments the sender of this is done with; the first one also says that it has begun.
+    /// How many segments the sender of this is done with. The first one also reports that it has begun.
     Grant(u32),
     /// A reducer reports that all workers hold the whole result.
     Stable,
 }
 
-/// What becomes of a message that is offered.
+/// The decision about a message that is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendDecision {
     /// It goes now.
@@ -73,7 +74,7 @@ pub enum SendDecision {
 pub enum ExecutionProgress {
     /// It continues.
     Running,
-    /// The user can have it back; others may still read its slots.
+    /// The user can have it back; others can still read its slots.
     Complete,
     /// Nobody needs it any more.
     Over,
@@ -82,7 +83,7 @@ pub enum ExecutionProgress {
 /// How a rank takes part in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Participant {
-    /// Whether it is a worker: a reducer has no buffers, and nobody waits for its end.
+    /// Whether it is a worker: a reducer has no buffers, and no rank waits for its end.
     pub is_worker: bool,
     /// Whether the result overwrites the only copy of the input.
     pub in_place: bool,
@@ -117,7 +118,8 @@ pub struct Execution {
 
 /// Construction.
 impl Execution {
-    /// One that has not [started](Self::start). Its messages may arrive. `ids` are the members of the group, workers first.
+    /// An execution that has not [started](Self::start). Its messages can arrive. `ids` are the members of the group,
+    /// workers first.
     #[inline]
     pub fn new(prepared: Arc<Prepared>, me: Participant, ids: &[MemberId], counts: Tally) -> Self {
         let with_reducers = !me.is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
@@ -222,14 +224,14 @@ impl Execution {
 
 /// Steps.
 impl Execution {
-    /// A step that may run now.
+    /// A step that can run now.
     #[expect(clippy::should_implement_trait, reason = "what it gives is to be reported as done")]
     #[inline]
     pub fn next(&mut self) -> Option<SegmentStep> {
         self.counts.ready.pop_front()
     }
 
-    /// The steps that may run now, in no order that matters.
+    /// The steps that can run now, in no particular order.
     pub fn ready(&self) -> usize {
         self.counts.ready.len()
     }
@@ -269,7 +271,7 @@ impl Execution {
         self.counts.deliveries[at] = Delivery { left, checksum: None };
     }
 
-    /// Asks whether a message may go. If it may, or need not, it is to be [handed over](Self::handed_over).
+    /// Asks whether a message can be sent. If it can, or need not be, it is to be [handed over](Self::handed_over).
     #[inline]
     pub fn offer(&mut self, message: SegmentMessage, members: &mut impl Members) -> SendDecision {
         let at = self.prepared.lanes[message.lane as usize].peer as usize;
@@ -287,7 +289,7 @@ impl Execution {
         SendDecision::Later
     }
 
-    /// What could not go when it was offered, to be offered again.
+    /// The messages that could not be sent when they were offered, to be offered again.
     #[inline]
     pub fn take_blocked(&mut self) -> Vec<SegmentMessage> {
         core::mem::take(&mut self.counts.blocked)
@@ -307,7 +309,7 @@ impl Execution {
         is_complete
     }
 
-    /// Where the checksum of what a send's messages carry is kept.
+    /// The place for the checksum of the data in a send's messages.
     pub fn checksum(&mut self, ready: SegmentStep) -> &mut Option<u32> {
         let at = self.at(ready);
         &mut self.counts.deliveries[at].checksum

@@ -1,4 +1,4 @@
-//! Who folds with whom: a group's fold keys and its canonical tree.
+//! The order of folds: a group's fold keys and its canonical tree.
 //!
 //! The **canonical tree** of a group is the binary trie of its members' fold keys: partial sums meet at the highest bit
 //! in which their keys differ. It fixes the *shape* of every sum. The holder of a partial sum and the side that sends
@@ -23,7 +23,7 @@ pub struct Group {
 
 choices! {
     "a fold order":
-    /// Where the fold keys of a group come from.
+    /// The source of a group's fold keys.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum FoldOrder {
         /// Keys are ranks: a sum depends on the inputs, the ranks and their number, and on nothing else.
@@ -38,7 +38,7 @@ choices! {
     }
 }
 
-/// What keeps a fold order from being had.
+/// The reason why a fold order is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoldObstacle {
     /// A rank that others of its host are before, and another host's between. Keys that name hosts would not ascend.
@@ -64,7 +64,7 @@ impl FoldOrder {
         }
     }
 
-    /// The group of the workers on these hosts, in these sites; by ranks, where there is an [obstacle](Self::obstacle).
+    /// The group of the workers on these hosts, in these sites; by ranks, if there is an [obstacle](Self::obstacle).
     ///
     /// # Panics
     /// If there are no workers.
@@ -116,7 +116,7 @@ pub enum GroupError {
     /// Keys must ascend strictly, so that rank order is key order.
     #[error("fold keys must ascend: rank {rank} has a key that is not above the one before it")]
     NotAscending {
-        /// The first rank whose key does not exceed its predecessor's; where members have several inputs, the first input.
+        /// The first rank whose key does not exceed its predecessor's; if members have several inputs, the first input.
         rank: Rank,
     },
     /// Inputs that are not dealt out to the members so that each has at least one.
@@ -198,7 +198,7 @@ impl Group {
         }
     }
 
-    /// By what an average divides: the number of inputs, unless these are sums already.
+    /// The divisor of an average: the number of inputs, unless these are sums already.
     pub fn contributors(&self) -> u32 {
         self.contributors
     }

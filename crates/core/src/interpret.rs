@@ -1,4 +1,4 @@
-//! What a schedule means: the oracle that every executor is compared with, bit for bit.
+//! The meaning of a schedule: the oracle with which every executor is compared, bit for bit.
 //!
 //! One thread, one buffer per place, one queue per lane, one element at a time. Nothing here is fast. `lockstep` runs the steps, and
 //! knows nothing of numbers.
@@ -97,7 +97,7 @@ pub fn interpret_uneven(
 /// the call and after it. It is empty without error feedback.
 ///
 /// # Errors
-/// If the inputs do not fit, or what is left has another number of elements.
+/// If the inputs do not fit, or `left` has another number of elements.
 pub fn interpret_coded(
     schedule: &Verified,
     op: ReduceOp,

@@ -1,9 +1,9 @@
-//! What to do, and why it is right: the pure half of Herringbone.
+//! Decisions, and their proofs: the pure half of Herringbone.
 //!
-//! Begin with two types. A [`Schedule`](schedule::Schedule) says for every rank which chunks it sends, receives, folds and copies:
-//! an [`Algorithm`](algorithm::Algorithm) makes it from a [`group`], a [`collective`] and a layout. A [`Verified`](verify::Verified)
-//! is a schedule that [`verify`](verify::verify) has run on symbols and found right. Nothing else is run: neither here nor on
-//! machines.
+//! Begin with two types. A [`Schedule`](schedule::Schedule) has, for every rank, the chunks that it sends, receives,
+//! folds and copies: an [`Algorithm`](algorithm::Algorithm) makes it from a [`group`], a [`collective`] and a layout. A
+//! [`Verified`](verify::Verified) is a schedule that [`verify`](verify::verify) has run on symbols and found right.
+//! Only verified schedules are run, here and on machines.
 //!
 //! ```
 //! use herringbone_core::{

@@ -34,12 +34,12 @@ pub use request::{
 pub use stall::{Stall, StallSettings};
 pub use tuner::{TUNER_COLUMNS, Tuned, Tuner, TunerSettings, Tuning};
 
-/// What every operation ends with that is queued, or submitted, when the ranks shut down.
+/// The error of every operation that is queued, or submitted, when the ranks shut down.
 pub const SHUT_DOWN: &str = "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to \
      allreduce, allgather or broadcast a tensor after one of the ranks finished execution. If the shutdown was caused by an \
      exception, you should see the exception in the log before the first shutdown message.";
 
-/// What a second operation of a name is told while the first one is under way.
+/// The error of a second operation of a name while the first one is under way.
 pub const DUPLICATE: &str = "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor \
      that is currently being processed.  If you want to request another tensor, use a different tensor name.";
 

@@ -1,8 +1,8 @@
 //! The choice of an algorithm, with its reason in words.
 //!
-//! The choice is a pure function of what all ranks agree on, so all ranks make the same one. Where constants of the machines are known, from
-//! a calibration or from round trips, [`price()`](price()) decides, as [`predicted`] says. Elsewhere sizes do. For an all-reduce of K
-//! bytes among N workers, the first line that holds:
+//! The choice is a pure function of facts on which all ranks agree, so all ranks make the same one. If constants of the
+//! machines are known, from a calibration or from round trips, [`price()`](price()) decides; see [`predicted`].
+//! Otherwise sizes decide. For an all-reduce of K bytes with N workers, this is the first line that holds:
 //!
 //! | when | algorithm |
 //! |---|---|
@@ -42,7 +42,8 @@
 //! ports are taken as equal. If sites are known, their uplinks are such ports, `sites` is a candidate, and
 //! reduce_scatter and all_gather choose in the same way.
 //!
-//! Where messages are coded, an all-reduce takes the coded form of `reduction_server` if there are reducers, else that of `radix`.
+//! If messages are coded, an all-reduce takes the coded form of `reduction_server` if there are reducers, otherwise the
+//! coded form of `radix`.
 //!
 //! Reduce and broadcast with more than two workers on several hosts, of at least [`LINKED_BYTES`] and N times
 //! [`SPREAD_BYTES`], take the algorithm that puts least on the busiest link. The candidates are `chain`, for a
@@ -103,7 +104,7 @@ pub const ONE_SHOT_RANKS: u32 = 8;
 /// The most bytes, in all ranks' inputs together, that one shot is for: one rank receives as many.
 pub const ONE_SHOT_BYTES: u64 = 4 << 10;
 
-/// The same inside a host, where a message costs little.
+/// The same inside a host, because a message costs little there.
 pub const ONE_SHOT_BYTES_HERE: u64 = 64 << 10;
 
 /// The largest message, in bytes, of one shot inside a host: larger ones do not go with their frames.
@@ -137,14 +138,14 @@ pub const SHARDED_RANKS: u32 = 64;
 /// The factor of each stage above [`SHARDED_RANKS`] ranks.
 pub const FACTOR: u32 = 8;
 
-/// What is to be done, and with whom.
+/// The call, and the machines.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The collective.
     pub collective: Collective,
     /// The size of the whole buffer in bytes: the larger of a worker's input and output.
     pub bytes: u64,
-    /// How many times as wide as an element a partial sum is: 1, but for 16-bit floats and averages of integers.
+    /// How many times as wide as an element a partial sum is: 1, except for 16-bit floats and averages of integers.
     pub widening: u32,
     /// The workers.
     pub group: &'a Group,
@@ -158,7 +159,8 @@ pub struct Request<'a> {
     pub codec: Codec,
     /// The links between the workers, as in [`Layout::links`](crate::algorithm::Layout::links).
     pub links: Option<&'a LinkMatrix>,
-    /// The ports of the workers' hosts, by worker. They decide in place of the links, unless a link is slower than its ports.
+    /// The ports of the workers' hosts, by worker. They decide instead of the links, unless a link is slower than its
+    /// ports.
     pub ports: Option<&'a Ports>,
 }
 

@@ -36,8 +36,8 @@ pub fn partners(program: &Program) -> Vec<u32> {
     ranks
 }
 
-/// Compiles rank `me`'s program of a schedule. `parts` are this rank's, where they may differ. `shared` says with which ranks
-/// there is a link through shared memory now.
+/// Compiles rank `me`'s program of a schedule. `parts` are this rank's parts, if they can differ. `shared` has the
+/// ranks with a link through shared memory at this moment.
 ///
 /// # Errors
 /// [`TooManySegments`] if its segments could not be counted.

@@ -1,9 +1,10 @@
 //! How a program that loses a process continues from the same call. The protocol is RABIT's (Chen, Cano, Zhou, "RABIT:
 //! A Reliable Allreduce and Broadcast Interface", 2015), without a round of consensus for each call.
 //!
-//! A program makes the same calls on all ranks, and ends each **version** of its model with a checkpoint. Each rank keeps the results
-//! of the calls since the last checkpoint. If a process ends, the others pause in their next call until a new one has its place. It
-//! begins at the last checkpoint, and what the others have called since returns at once, with the results that they keep.
+//! A program makes the same calls on all ranks, and ends each **version** of its model with a checkpoint. Each rank
+//! keeps the results of the calls since the last checkpoint. If a process ends, the others pause in their next call
+//! until a new one has its place. It begins at the last checkpoint. The calls that the others have made since return at
+//! once, with the results that they keep.
 //!
 //! ```text
 //! Regroup     form the group anew, of all ranks
@@ -20,14 +21,15 @@
 //! own to the next ranks, and a barrier follows. So a rank that is one version ahead proves that all others are in that
 //! checkpoint, and have everything that belongs to it. If they learn of it in an exchange, they install it, too.
 //!
-//! A **lazy** checkpoint keeps the program's own model, which is turned into bytes only if somebody asks. The program changes it after
-//! the last call of the next version, so those who are in that version's checkpoint cannot give the old one any more. In its place
-//! they give the new one: it is the same on all ranks, and who begins with it has nothing to replay.
+//! A **lazy** checkpoint keeps the program's own model, which is turned into bytes only if a rank asks for it. The
+//! program changes the model after the last call of the next version. So ranks that are in that version's checkpoint
+//! cannot give the old one any more. They give the new one instead: it is the same on all ranks, and a rank that begins
+//! with it has nothing to replay.
 //!
-//! **What is kept.** A result on which all ranks' inputs have a part proves that all have come to that call. So results before it are
-//! kept on some ranks only, as RABIT does: the result of call s where `s % round == rank % round`, on about
-//! [`global_replica`](ReplaySettings::global_replica) ranks. Results since then are kept on all: the root of a broadcast may be
-//! several calls ahead.
+//! **What is kept.** A result that contains all ranks' inputs proves that all have made that call. So earlier results
+//! are kept on some ranks only, as RABIT does: the result of call s where `s % round == rank % round`, on about
+//! [`global_replica`](ReplaySettings::global_replica) ranks. Later results are kept on all: the root of a broadcast can
+//! be several calls ahead.
 //!
 //! [`ReplayMember`] is one rank's machine, and [`decide`] the decision.
 
@@ -70,7 +72,7 @@ pub struct ReplaySettings {
     pub global_replica: u32,
     /// On how many other ranks a local model is kept: RABIT's `rabit_local_replica`.
     pub local_replica: u32,
-    /// What all ranks follow; see [`ReplayRules`].
+    /// The rules of all ranks; see [`ReplayRules`].
     pub rules: ReplayRules,
 }
 
@@ -81,8 +83,8 @@ impl Default for ReplaySettings {
     }
 }
 
-/// The rules that a rank follows. All ranks follow [`ReplayRules::DEFAULT`]; others are faults to plant, for checks of what looks
-/// for faults.
+/// The rules that a rank follows. All ranks follow [`ReplayRules::DEFAULT`]; others are faults to plant, which test the
+/// checks for faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayRules {
     /// A checkpoint counts once all ranks have the local models that they keep for others.

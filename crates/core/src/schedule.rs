@@ -1,4 +1,4 @@
-//! The schedule: what every rank does, step by step, over chunks of one buffer.
+//! The schedule: the steps of every rank over the chunks of one buffer.
 //!
 //! A schedule is data. Each rank runs a straight-line [`Program`]; between two ranks there is one ordered **lane** in
 //! each direction, and every receive names its lane. Chunks are counted, not measured, so one proof serves all sizes.
@@ -145,7 +145,7 @@ impl Cut {
     }
 }
 
-/// What a slot holds.
+/// The form of a slot's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// Elements as the user has them: inputs and finished results.
@@ -212,7 +212,7 @@ impl SlotChunks {
     }
 }
 
-/// Where a fold reads from.
+/// A source of a fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// A place of this rank.
@@ -221,7 +221,7 @@ pub enum Origin {
     Head {
         /// The rank whose lane it is.
         lane: Rank,
-        /// What the message holds.
+        /// The form of the message.
         form: Form,
     },
 }
@@ -229,7 +229,7 @@ pub enum Origin {
 /// One source of a fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// Where the values are.
+    /// The place of the values.
     pub from: Origin,
     /// How many merges follow: the sources are pushed on a stack in order, and each merge joins the top two.
     pub merges: u8,
@@ -245,11 +245,11 @@ pub struct Run {
 /// One thing that one rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Send what is at a place to one or more ranks.
+    /// Send the data at a place to one or more ranks.
     Send {
-        /// What to send.
+        /// The place.
         from: Place,
-        /// To whom; see [`Program::lanes`].
+        /// The receivers; see [`Program::lanes`].
         to: Run,
     },
     /// Receive the next message of a lane into a place.
@@ -258,7 +258,7 @@ pub enum Step {
         lane: Rank,
         /// The chunk that the message must be of.
         chunk: Chunk,
-        /// Where it goes.
+        /// The destination.
         into: Place,
     },
     /// Fold an ordered set of sources, in the shape that their merges give, into one place.
@@ -267,7 +267,7 @@ pub enum Step {
         chunk: Chunk,
         /// The sources; see [`Program::sources`].
         from: Run,
-        /// Where the result goes.
+        /// The destination of the result.
         into: Place,
         /// Whether this is the last fold: divide (average), round to the element type, make NaNs canonical.
         finish: bool,
@@ -282,7 +282,7 @@ pub enum Step {
     /// Encode the data at a place. An input, or a partial result, takes the earlier error with it, so each rank encodes
     /// a chunk only once.
     Encode {
-        /// What is to be coded.
+        /// The place of the data.
         from: Place,
         /// A slot of the form that it becomes.
         into: Place,
@@ -293,7 +293,7 @@ pub enum Step {
         chunk: Chunk,
         /// The result, which is [`Form::CodedResult`].
         from: Origin,
-        /// Where it goes.
+        /// The destination.
         into: Place,
     },
 }
@@ -344,7 +344,7 @@ impl Step {
     }
 }
 
-/// What one rank does. Built with [`ProgramBuilder`].
+/// The program of one rank. Built with [`ProgramBuilder`].
 ///
 /// In a schedule whose chunks lie [side by side](Schedule::side_by_side) a step can stand for several consecutive
 /// chunks. Their number is its [span](Self::span). It treats each chunk like the first, in consecutive places, and
@@ -571,7 +571,7 @@ impl Schedule {
     /// Makes the programs of ranks, one after another: many take less time so than each by itself, if ranks ascend.
     ///
     /// # Panics
-    /// What this returns does, if there is no such rank.
+    /// The returned function does so if the rank does not exist.
     pub fn programs<'a>(&'a self) -> Box<dyn FnMut(Rank) -> Cow<'a, Program> + 'a> {
         let mut program: Box<dyn FnMut(Rank) -> Cow<'a, Program> + 'a> = match &self.programs {
             Programs::Listed(programs) => Box::new(|rank| Cow::Borrowed(&programs[rank as usize])),

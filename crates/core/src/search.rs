@@ -70,7 +70,7 @@ const MOST_MESSAGES: u64 = 50_000;
 /// How many drafts are kept to begin with again.
 const KEPT: usize = 4;
 
-/// For whom a schedule is searched, and for which call.
+/// The group, the call and the machines of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Problem<'a> {
     /// The workers.
@@ -86,7 +86,7 @@ pub struct Problem<'a> {
 /// Why nothing can be searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsearchable {
-    /// There are too few or too many ranks.
+    /// The number of ranks is too small or too large.
     #[error(
         "schedules are searched for 2 to {SEARCHED_RANKS} ranks, and there are {ranks}; name a topology of as many"
     )]

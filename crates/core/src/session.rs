@@ -1,4 +1,4 @@
-//! What processes say to each other besides data, as state machines without I/O.
+//! The messages of processes besides data, as state machines without I/O.
 //!
 //! Bytes and messages go in; bytes, messages and decisions come out. Sockets, clocks and random numbers belong to the caller.
 //! The modules, in the order in which a process meets them:
@@ -64,7 +64,8 @@ pub use seen::is_unseen;
 use crate::group::Rank;
 use core::fmt;
 
-/// What a process is in a job. Codes above these are free for roles to come; a version that does not know one refuses it.
+/// The role of a process in a job. Codes above these are free for roles to come; a version that does not know one
+/// refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Role {

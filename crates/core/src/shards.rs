@@ -36,13 +36,13 @@ pub const MOST_NODES: u32 = 2 * MOST_SHARDS.ilog2();
 /// Why shards cannot be carried so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardsError {
-    /// There are none, or too many.
+    /// The number of shards is 0 or too large.
     #[error("{shards} shards: a job has from 1 to {MOST_SHARDS}")]
     Number {
         /// How many.
         shards: u32,
     },
-    /// There are no workers.
+    /// The number of workers is 0.
     #[error("a job has at least one worker")]
     NoWorkers,
     /// Workers without shards stand at the end.
@@ -55,14 +55,14 @@ pub enum ShardsError {
     },
 }
 
-/// Which shards each worker carries: consecutive ones, in the order of the workers. The last workers may have none.
+/// The shards of each worker: consecutive ones, in the order of the workers. The last workers can have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRuns {
     /// Where the run of each worker ends.
     ends: Vec<u32>,
 }
 
-/// What a worker does with the gradient of one of its shards: see [`ShardRuns::folds`].
+/// A worker's step with the gradient of one of its shards: see [`ShardRuns::folds`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardFold {
     /// The shard.
@@ -167,8 +167,9 @@ impl ShardRuns {
         nodes
     }
 
-    /// What a worker does with the gradients of its shards, in their order. It keeps at most log2 of the longest node, rounded up,
-    /// partial sums beside the gradient. What is missing of a node, the other side takes alone.
+    /// A worker's steps with the gradients of its shards, in their order. It keeps at most log2 of the longest node,
+    /// rounded up, partial sums in addition to the gradient. If one side of a node is missing, the other side takes its
+    /// place alone.
     ///
     /// # Panics
     /// If there is no such worker.

@@ -1,4 +1,4 @@
-//! What a schedule costs: messages, bytes and rounds. The proof counts it, as it meets every program anyway; see
+//! The cost of a schedule: messages, bytes and rounds. The proof counts it, because it meets every program anyway; see
 //! [`Verified::cost`](crate::verify::Verified::cost).
 
 use crate::collective::Collective;
@@ -6,8 +6,8 @@ use crate::schedule::{Chunk, Cut, Form, Origin, Place, Program, Rank, Schedule, 
 use alloc::{vec, vec::Vec};
 use core::mem::replace;
 
-/// What a schedule costs. Chunks count as equally large, which they are but for [`GRAIN`](crate::schedule::GRAIN), or, by
-/// [shares](super::Shares), as often as their weights say.
+/// The cost of a schedule. Chunks are counted as equally large. With [shares](super::Shares) each chunk is counted as
+/// often as its weight. The only error is [`GRAIN`](crate::schedule::GRAIN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The number of chunks of the buffer, or the sum of their weights. In an all_to_all a rank has only one chunk for
@@ -21,9 +21,9 @@ pub struct Cost {
     pub alone: Option<u32>,
     /// The busiest worker's load: the most that one sends, receives and keeps, the most partners.
     pub worker: Load,
-    /// The busiest reducer's load, likewise; nothing where there are no reducers.
+    /// The busiest reducer's load, likewise; all 0 without reducers.
     pub reducer: Load,
-    /// What all ranks send together.
+    /// The number of messages that all ranks send together.
     pub messages: u64,
 }
 
@@ -35,12 +35,12 @@ impl Cost {
     }
 }
 
-/// What one rank moves.
+/// The load of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// What it sends; a send to several ranks counts once for each.
+    /// The messages that it sends; a send to several ranks is counted once for each.
     pub sent: Messages,
-    /// What it receives.
+    /// The messages that it receives.
     pub received: Messages,
     /// How many messages it sends, whatever their weights.
     pub messages: u32,
@@ -48,14 +48,14 @@ pub struct Load {
     pub longest: u32,
     /// With how many ranks it exchanges messages.
     pub partners: u32,
-    /// How many chunks it keeps at most beside its buffers: messages that it receives or has ready, and partial sums. Chunks count
-    /// as in [`sent`](Self::sent).
+    /// The most chunks that it keeps in addition to its buffers: messages that it receives or has ready, and partial
+    /// sums. Chunks are counted as in [`sent`](Self::sent).
     pub kept: u32,
     /// How many places it keeps them in, whatever their weights.
     pub places: u32,
 }
 
-/// Messages of one chunk each, which count once, or as often as the chunk's weight says.
+/// Messages of one chunk each. Each is counted once, or as often as its chunk's weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Messages {
     /// Messages of elements: inputs and results.
@@ -72,8 +72,8 @@ impl Messages {
         self.plain + self.acc + self.coded
     }
 
-    /// How many times the whole buffer's bytes they are, where an accumulator is `widening` times as wide as an
-    /// element: 1 for most types, 2 for 16-bit floats. Coded messages count as if they were plain, which is the most they can be.
+    /// The size of the messages relative to the whole buffer. An accumulator is `widening` times as wide as an element:
+    /// 1 for most types, 2 for 16-bit floats. Coded messages are counted as if they were plain, which is their maximum.
     pub fn buffers(self, chunks: u32, widening: u32) -> f64 {
         let plain = f64::from(self.plain + self.coded);
         (plain + f64::from(self.acc) * f64::from(widening)) / f64::from(chunks)

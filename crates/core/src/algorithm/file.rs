@@ -1,4 +1,4 @@
-//! The schedule of a file: a text that somebody, or a search, has written.
+//! The schedule of a file: a text from a person or from a search.
 
 use super::Unsupported;
 use crate::group::Group;
@@ -31,7 +31,7 @@ struct Known {
 }
 
 impl ScheduleFile {
-    /// The file at a path, which nobody has read yet.
+    /// The file at a path, which has not been read yet.
     pub fn unread(path: &str) -> Self {
         Self { path: path.into(), read: None }
     }
@@ -43,7 +43,7 @@ impl ScheduleFile {
         Self { path: self.path.clone(), read: Some(Arc::new(Known { schedule, text, digest })) }
     }
 
-    /// Where it is, on rank 0's machine.
+    /// Its path, on rank 0's machine.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -58,12 +58,12 @@ impl ScheduleFile {
         self.read.as_ref().map(|known| &*known.text)
     }
 
-    /// The digest of its schedule and of what was proved of it, if it was read.
+    /// The digest of its schedule and of its proof, if it was read.
     pub fn digest(&self) -> Option<u64> {
         self.read.as_ref().map(|known| known.digest)
     }
 
-    /// Reads a schedule that may be one of a job's plan: without reducers and coded messages.
+    /// Reads a schedule that a job's plan can use: without reducers and coded messages.
     ///
     /// # Errors
     /// [`FileTextError`] for any other text.

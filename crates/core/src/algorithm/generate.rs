@@ -17,7 +17,7 @@ impl Algorithm {
     /// The schedule for a collective, the same on every rank; programs are made when they are asked for.
     ///
     /// # Errors
-    /// [`Unsupported`] where the algorithm cannot serve this collective, group or layout.
+    /// [`Unsupported`] if the algorithm cannot serve this collective, group or layout.
     pub fn schedule(
         &self,
         collective: Collective,

@@ -82,7 +82,7 @@ pub enum ParseAlgorithmError {
     Numbers {
         /// The text.
         text: String,
-        /// What is wrong with its shares, or with the sizes of its sites, and what to write.
+        /// The error in its shares, or in the sizes of its sites, and how to write them.
         why: String,
     },
 }

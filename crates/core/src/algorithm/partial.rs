@@ -1,4 +1,4 @@
-//! Partial sums and their holders: what the algorithms that follow the canonical tree have in common.
+//! Partial sums and their holders, for all algorithms that follow the canonical tree.
 
 use super::owners::Node;
 use crate::group::{Group, Rank};

@@ -1,7 +1,9 @@
-//! Reducers, which have no data, fold: who holds a chunk sends it to the chunk's reducer, which sends the result back.
+//! Reducers, which have no data, fold: the holders of a chunk send it to the chunk's reducer, which sends the result
+//! back.
 //!
-//! A worker moves the buffer once each way, where algorithms among workers move it almost twice (Herring, SC 2020; BytePS,
-//! OSDI 2020). The holders are the workers, or one worker of each host that has added up what its host has.
+//! A worker moves the buffer once each way. With algorithms that use workers only it moves the buffer almost twice
+//! (Herring, SC 2020; BytePS, OSDI 2020). The holders are the workers, or one worker of each host, which has the host's
+//! sum.
 
 use super::owners::Node;
 use super::partial::Partial;

@@ -1,4 +1,4 @@
-//! How much of a buffer each owner folds, where ports are not alike.
+//! The fraction of a buffer that each owner folds, if ports differ.
 //!
 //! A host behind a slow port can own little or nothing of an all-reduce. Each byte that it owns crosses its port once
 //! for each other rank; each byte that it does not own crosses it only twice.

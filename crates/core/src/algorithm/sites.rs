@@ -1,4 +1,4 @@
-//! A level above hosts: what a site's ranks have added up crosses the link between sites.
+//! A level above hosts: the sums of a site's ranks cross the link between sites.
 //!
 //! A site is a run of ranks whose hosts share an uplink, such as a building. Inside a site [`radix`](super::radix)
 //! scatters, or [`hierarchical`](super::hierarchical) first inside its hosts and then across them. Across sites radix

@@ -1,5 +1,6 @@
-//! A broadcast or a reduce through all ranks: each but the root passes on, or folds, one chunk for all others. So the root sends or
-//! receives the buffer once, and no rank's port carries more, where a tree's root has it once for each child.
+//! A broadcast or a reduce through all ranks: each except the root passes on, or folds, one chunk for all others. So
+//! the root sends or receives the buffer once, and no rank's port carries more. A tree's root has the buffer once for
+//! each child.
 //!
 //! This is the first half of `radix` in a single stage and the second half of another one, without the root as an
 //! owner. In van de Geijn's broadcast (1994) one half follows the other; here segments overlap them.

@@ -1,5 +1,5 @@
-//! One rank folds for all: every other sends it what it has and gets the result back. For ranks of one host and tiny
-//! messages, where what counts is how much all of them do together, and how often each has to wait.
+//! One rank folds for all: every other sends its data and gets the result back. It is for ranks of one host and tiny
+//! messages. Their time depends on the work of all ranks together, and on how often each has to wait.
 
 use super::partial::Inputs;
 use crate::group::{Group, Rank};

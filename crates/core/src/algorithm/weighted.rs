@@ -1,6 +1,6 @@
 //! All-reduces whose owners do not fold as much as each other: another algorithm, with its chunks by [shares](Shares).
 //!
-//! Who folds what changes no bits: chunks are of other lengths, and each is folded in the same shape.
+//! The owners of chunks do not affect the bits: chunks have other lengths, and each is folded in the same shape.
 
 use super::shares::Owners;
 use super::sites::SiteLevels;

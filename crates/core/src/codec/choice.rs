@@ -3,12 +3,12 @@
 use super::{Codec, ParseCodecError};
 use core::{fmt, str::FromStr};
 
-/// What a user says of a call's codec. [`FromStr`] reads a codec's name, or `auto`.
+/// A user's choice of a call's codec. [`FromStr`] reads a codec's name, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CodecChoice {
     /// This one.
     Of(Codec),
-    /// What the plan expects to be worth it; see [`automatic`](crate::plan::automatic).
+    /// The codec that the plan expects to pay; see [`automatic`](crate::plan::automatic).
     Automatic,
 }
 

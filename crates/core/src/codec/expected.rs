@@ -1,8 +1,8 @@
-//! What a codec is expected to cost where nothing is known of the numbers: bytes, and time beside other codecs.
+//! The expected cost of a codec if nothing is known of the numbers: bytes, and time relative to other codecs.
 
 use super::{BLOCK, Codec, PREFIX_BYTES, sparse};
 
-/// How fast a codec works, in thousandths of what [`Codec::Int8`] does on the same machine.
+/// The speed of a codec, in thousandths of the speed of [`Codec::Int8`] on the same machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodecSpeed {
     /// The speed of encoding with error feedback: the earlier error is added and the new one is noted.
@@ -42,7 +42,7 @@ impl Codec {
         PREFIX_BYTES + elements / BLOCK * of_block(BLOCK) + rest
     }
 
-    /// How fast it works where [`Codec::Int8`] works at 1,000; record/codec-rates.md has what was measured.
+    /// Its speed, where [`Codec::Int8`] has 1,000; record/codec-rates.md has the measurements.
     pub fn speed(self) -> CodecSpeed {
         let (encoding, decoding) = match self {
             Self::Plain => (2000, 2000),
@@ -58,7 +58,7 @@ impl Codec {
         CodecSpeed { encoding, decoding }
     }
 
-    /// Whether the number of bytes depends on the numbers, so that what is expected is the most.
+    /// Whether the number of bytes depends on the numbers. If so, the expected number is the maximum.
     pub fn depends_on_numbers(self) -> bool {
         matches!(self, Self::Threshold { .. } | Self::Exact)
     }

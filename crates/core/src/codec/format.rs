@@ -1,4 +1,4 @@
-//! What all codecs have in common: blocks, parameters, tags, and what is wrong with bytes.
+//! The common parts of all codecs: blocks, parameters, tags, and errors in bytes.
 
 /// How many elements a block has; the last one of a tensor has fewer.
 pub const BLOCK: usize = 4096;
@@ -29,10 +29,10 @@ pub enum CodedError {
     /// The bytes end before the block does.
     #[error("a coded message ends within a block")]
     Short,
-    /// There are more bytes than the blocks take.
+    /// The message has more bytes than the blocks take.
     #[error("a coded message continues after its last block")]
     Long,
-    /// Its prefix says another length than it has.
+    /// Its prefix has another length.
     #[error("a coded message with another length than its prefix")]
     Prefix,
     /// A tag, a code or a number of values that the codec never writes.

@@ -92,7 +92,7 @@ impl Codec {
         Self::Exact,
     ];
 
-    /// What stands for it on the wire, which never changes.
+    /// Its code on the wire, which never changes.
     pub fn code(self) -> CodecCode {
         let (number, parameter) = match self {
             Self::Plain => (0, 0),

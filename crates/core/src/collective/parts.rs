@@ -5,10 +5,10 @@ use crate::group::Rank;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// How many elements each part of one rank's input and output has, where parts differ.
+/// How many elements each part of one rank's input and output has, if parts differ.
 ///
-/// A rank knows its own parts only: what it has for each other rank, and what each has for it. So each message says how
-/// long its part is, and the receiver compares that with its own view.
+/// A rank knows only its own parts: the parts that it has for each other rank, and the parts that each has for it. So
+/// each message carries the length of its part, and the receiver compares that with its own view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnevenParts {
     /// Where each part begins, and where the last one ends.
@@ -26,7 +26,7 @@ pub enum PartsError {
         /// The collective's name.
         collective: &'static str,
     },
-    /// There are too many or too few.
+    /// The number of parts is wrong.
     #[error(
         "{collective}: {buffer} has {given} parts where rank {rank} needs {needed}: pass one for each rank"
     )]
@@ -105,7 +105,8 @@ impl UnevenParts {
         Ok(Self { input: edges("the input", input)?, output: edges("the output", output)? })
     }
 
-    /// The parts of all ranks, where rank `from` has `moved(from, to)` elements for rank `to`; in an all_gather for all alike.
+    /// The parts of all ranks, with `moved(from, to)` elements from rank `from` for rank `to`. In an all_gather it has
+    /// the same value for all `to`.
     ///
     /// # Errors
     /// If the collective has no such parts, or they are too long.

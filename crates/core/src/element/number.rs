@@ -16,9 +16,9 @@ mod sealed {
 pub trait Element: Copy + Default + PartialEq + Debug + Send + Sync + 'static + sealed::Sealed {
     /// Which type it is.
     const DTYPE: DType;
-    /// What every operation but the average folds in: f32 for 16-bit floats, otherwise the type itself.
+    /// The type in which every operation but the average folds: f32 for 16-bit floats, otherwise the type itself.
     type Acc: Number;
-    /// What the average folds in: as `Acc`, but i64 for integers, and u64 for u64.
+    /// The type in which the average folds: as `Acc`, but i64 for integers, and u64 for u64.
     type Mean: Divide;
 
     /// The accumulator that holds just this element. Exact.

@@ -1,4 +1,4 @@
-//! What comes from other ranks, checked against the schedule and noted; and what is still needed of them.
+//! Messages from other ranks, checked against the schedule and noted, and the messages that are still needed from them.
 
 use super::{Arrived, Execution, ExecutionProgress, Members, SegmentProgress, SegmentStep, tally::PeerFlow};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// A message, as its sender says.
+/// A message, as its sender describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageClaim {
     /// Who sends it: a position among [`Prepared::peers`](crate::prepare::Prepared::peers).
@@ -23,7 +23,7 @@ pub struct MessageClaim {
     pub length: u32,
 }
 
-/// Where a message belongs that does not stay with its sender.
+/// The place of a message that does not stay with its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessagePlace {
     /// At the place of its chunks in the output.
@@ -32,7 +32,7 @@ pub enum MessagePlace {
     Staged(usize),
 }
 
-/// What a rank that follows the schedule does not send.
+/// A message that a rank that follows the schedule does not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A message or word of a rank with which this one exchanges nothing in this operation.
@@ -50,13 +50,13 @@ pub enum Violation {
     /// A message that has come.
     #[error("it sent a message twice")]
     Twice,
-    /// A result whose place holds what it is made of.
+    /// A result whose place still holds its inputs.
     #[error("it sent a result before it had all data that the result overwrites")]
     TooEarly,
     /// An offer to put a result where the schedule has no answer to the message.
     #[error("it offered memory for a result that the schedule does not send to it")]
     NoAnswer,
-    /// A message that is said to be where it belongs in the output, where the schedule has no result.
+    /// A message that is reported to be in the output, where the schedule has no result.
     #[error("it reported a result in the output, and the schedule has none there")]
     NoResult,
     /// A grant for segments that have not begun, or for fewer than before.
@@ -69,7 +69,7 @@ pub enum Violation {
 
 /// Messages that arrive.
 impl Execution {
-    /// The head that a message is for, after all that its sender says is checked against the schedule.
+    /// The head for which a message is, after its description is checked against the schedule.
     ///
     /// # Errors
     /// If the schedule has no such message now.
@@ -127,7 +127,7 @@ impl Execution {
     /// A head's message is here.
     ///
     /// # Errors
-    /// If it cannot be where it is.
+    /// If it cannot be at its reported place.
     #[inline]
     pub fn arrive(&mut self, segment: u32, head: u32, place: Arrived) -> Result<(), Violation> {
         let wanted = &self.prepared.heads[head as usize];
@@ -183,7 +183,7 @@ impl Execution {
         self.prepared.peers.iter().zip(&self.counts.flows)
     }
 
-    /// The members that have not sent, granted or confirmed what this rank needs of them.
+    /// The members whose message, grant or confirmation this rank still needs.
     pub fn missing(&self) -> impl Iterator<Item = MemberId> {
         let SegmentProgress { begun, finished, .. } = self.progress;
         let waits_for_room = finished == begun && begun < self.prepared.segments;
@@ -196,8 +196,8 @@ impl Execution {
         waiting.map(|(_, (_, flow))| flow.member)
     }
 
-    /// Whether a message from a peer is still needed to complete, or word that it has room for one. What has come is enough
-    /// for segments that have not begun, too: the peer may have been ahead, and have left since.
+    /// Whether a message from a peer is still needed to complete, or the report that it has room for one. Messages that
+    /// have arrived suffice for segments that have not begun, too: the peer can have been ahead, and have left since.
     pub fn needs(&self, at: usize) -> bool {
         let (peer, flow) = (&self.prepared.peers[at], &self.counts.flows[at]);
         let lacks_room = self.progress.begun < peer.takes && !flow.window.has_room(peer.takes - 1);
@@ -216,7 +216,7 @@ impl Execution {
         (finished..end.min(peer.gives)).any(|segment| !peer.heads.iter().all(|head| has_come(segment, *head)))
     }
 
-    /// Whether reducers have not said yet that all workers hold the whole result: until then it needs each of them.
+    /// Whether reducers have not reported yet that all workers hold the whole result. Until then it needs each of them.
     #[inline]
     pub fn is_unstable(&self) -> bool {
         self.counts.flows.iter().any(|flow| !flow.stable)

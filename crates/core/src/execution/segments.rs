@@ -1,4 +1,4 @@
-//! Segments: which may begin, which are done, and what others are told of it.
+//! Segments: which can begin, which are done, and which the others know to be done.
 
 use super::{
     Arrived, Execution, Members, NEVER, Participant, PeerFlow, SegmentMessage, SegmentProgress, SegmentStep,
@@ -201,7 +201,7 @@ impl Execution {
         }
     }
 
-    /// A rank has told something. What is [blocked](Self::take_blocked) is to be tried again, then segments may
+    /// A rank has sent a signal. The caller tries the [blocked](Self::take_blocked) messages again; then segments can
     /// [begin](Self::begin).
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub struct SegmentMessage {
     pub lane: u32,
 }
 
-/// Where a message that has arrived lies.
+/// The place of a message that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived {
     /// It has not arrived.
@@ -30,7 +30,7 @@ pub enum Arrived {
     Staged,
     /// At an offset of the sender's segment.
     At(usize),
-    /// There too, in the user's buffer: where its chunk's result may be put.
+    /// There too, in the user's buffer: its chunk's result can be put there.
     Direct(usize),
     /// It is a result, and is where it belongs in the user's buffer.
     Placed,

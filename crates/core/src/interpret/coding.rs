@@ -1,4 +1,4 @@
-//! Steps that encode and decode, for the interpreter: block by block, as [`codec`](crate::codec) says.
+//! Steps that encode and decode, for the interpreter: block by block, as in [`codec`](crate::codec).
 
 use crate::codec::{BLOCK, Codec, seed_of};
 use alloc::{vec, vec::Vec};
@@ -7,7 +7,7 @@ use core::ops::Range;
 /// How messages are coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coding {
-    /// By what.
+    /// The codec.
     pub codec: Codec,
     /// How many operations went before this one on the same tensor.
     pub steps: u64,

@@ -1,7 +1,7 @@
 //! Running all ranks of a schedule in rounds, on any kind of values: the numbers of [`interpret`](super), or
 //! [terms](crate::terms).
 //!
-//! A round runs every step that can run. What it sends arrives before the next round, so a round is what ranks do between two
+//! A round runs every step that can run. Its messages arrive before the next round, so a round is the work between two
 //! messages that need each other.
 
 use crate::schedule::{Chunk, Form, Origin, Place, Program, Rank, Schedule, Step};

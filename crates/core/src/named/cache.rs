@@ -1,4 +1,4 @@
-//! What was agreed before, so that ranks need one bit to agree about it again.
+//! Earlier agreements, so that ranks need one bit to agree about the same operation again.
 
 use super::{NamedCall, NamedRequest, NamedResponse};
 use alloc::{
@@ -8,7 +8,7 @@ use alloc::{
 };
 
 /// Responses by name, each with a place that is the same on all ranks. They make the same changes in the same order, so
-/// the caches of all ranks stay equal but for each rank's own call.
+/// the caches of all ranks stay equal except for each rank's own call.
 #[derive(Debug)]
 pub struct ResponseCache {
     capacity: usize,
@@ -26,7 +26,7 @@ struct CachedResponse {
     used: u64,
 }
 
-/// What the cache knows of a request.
+/// The cache's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// It was agreed about; this is its place.
@@ -48,7 +48,7 @@ impl ResponseCache {
         self.places.len()
     }
 
-    /// What it knows of a request of this rank.
+    /// Looks for a request of this rank.
     pub fn look(&self, request: &NamedRequest) -> Lookup {
         let Some(place) = self.by_name.get(&request.name) else { return Lookup::Miss };
         let Some(Some(cached)) = self.places.get(*place as usize) else { return Lookup::Miss };

@@ -41,7 +41,7 @@ struct Tallied {
 pub struct Readiness {
     /// The operation's name.
     pub name: String,
-    /// What it does.
+    /// Its kind.
     pub kind: NamedKind,
     /// The rank.
     pub rank: Rank,
@@ -63,7 +63,7 @@ impl Coordinator {
         }
     }
 
-    /// Reads the list of a rank. Returns what it is ready for.
+    /// Reads the list of a rank. Returns the requests for which it is ready.
     ///
     /// # Errors
     /// If the bytes are no list.
@@ -89,7 +89,7 @@ impl Coordinator {
         Ok(ready)
     }
 
-    /// Has all ranks told to use other parameters.
+    /// Makes all ranks use other parameters.
     pub fn tune(&mut self, tuning: Tuning) {
         self.tuned = Some(tuning);
     }
@@ -99,7 +99,7 @@ impl Coordinator {
         self.tuned.is_some()
     }
 
-    /// What all ranks are to be told now.
+    /// The answers to all ranks now.
     pub fn answer(&mut self) -> Vec<NamedAnswer> {
         let mut answers: Vec<NamedAnswer> = self.tuned.take().map(NamedAnswer::Tuned).into_iter().collect();
         for name in core::mem::take(&mut self.touched) {

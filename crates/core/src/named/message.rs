@@ -1,7 +1,7 @@
 //! Lists of requests and of answers as bytes: little-endian numbers, texts and lists with their lengths in front.
 //!
-//! Every length is checked against what has arrived before anything is made of it, so no bytes can make a reader panic or
-//! reserve memory that they do not fill.
+//! Every length is checked against the arrived bytes before it is used, so no bytes can make a reader panic or reserve
+//! memory that they do not fill.
 
 use super::{
     NAME_BYTES, NamedAnswer, NamedCall, NamedGroup, NamedKind, NamedRequest, NamedResponse, Tuning,
@@ -14,17 +14,17 @@ use crate::{
 use alloc::{string::String, vec::Vec};
 use core::time::Duration;
 
-/// A rank's list is not made longer than this; what does not fit goes in the next one.
+/// The most bytes of a rank's list; further requests are in the next one.
 pub const LIST_BYTES: usize = 1 << 20;
 /// The longest text of an error, in bytes.
 const TEXT_BYTES: usize = 1 << 16;
 
-/// Bytes that make no list; says why.
+/// Bytes that make no list, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a list of named operations is malformed: {0}")]
 pub struct MalformedList(&'static str);
 
-/// The list of what a rank asks for.
+/// The list of a rank's requests.
 pub fn encode_requests<'a>(requests: impl IntoIterator<Item = &'a NamedRequest>) -> Vec<u8> {
     let mut bytes = Vec::new();
     requests.into_iter().for_each(|request| write_request(&mut bytes, request));
@@ -42,7 +42,7 @@ pub fn decode_requests(bytes: &[u8]) -> Result<Vec<NamedRequest>, MalformedList>
     Ok(requests)
 }
 
-/// The list of what all ranks are told.
+/// The list of answers to all ranks.
 pub fn encode_answers(answers: &[NamedAnswer]) -> Vec<u8> {
     let mut bytes = Vec::new();
     answers.iter().for_each(|answer| write_answer(&mut bytes, answer));

@@ -1,4 +1,4 @@
-//! One rank's part in the agreement about what is run next.
+//! One rank's part in the agreement about the next operations.
 
 use super::{
     Coordinator, LIST_BYTES, Lookup, MalformedList, NamedAnswer, NamedCall, NamedKind, NamedRequest,
@@ -26,7 +26,7 @@ const HAS_NEWS: u8 = 2;
 /// Rank 0 has something to tell all ranks.
 const SPEAKS: u8 = 4;
 
-/// What all ranks have to set alike.
+/// The settings that must be equal on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct NegotiatorSettings {
     /// How many responses are kept.
@@ -70,7 +70,7 @@ enum Joining {
     Yes,
 }
 
-/// What happened so far.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// How often the ranks combined their bits.
@@ -87,14 +87,14 @@ pub struct Counters {
     pub bytes_to_coordinator: u64,
 }
 
-/// What an agreement asks for.
+/// The request of an agreement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// How many bytes each rank's list has, if the lists go to rank 0 and its answers to all.
     pub lists: Option<Vec<usize>>,
 }
 
-/// What all ranks do next: the same on all of them, but for what is only about a rank itself.
+/// The next steps of all ranks: the same on all of them, except for facts about a rank itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedDecision {
     /// The operations to run, in this order. The operations of a batch run together.
@@ -103,11 +103,11 @@ pub struct NamedDecision {
     pub failed: Vec<(String, String)>,
     /// The rank that has joined last, once all have.
     pub joined: Option<Rank>,
-    /// Whether this was the last cycle: what is still queued fails.
+    /// Whether this was the last cycle: all queued operations fail.
     pub shuts_down: bool,
 }
 
-/// One rank's queue of named operations, and what it knows of the agreement with the others.
+/// One rank's queue of named operations, and its knowledge of the agreement with the others.
 #[derive(Debug)]
 pub struct Negotiator {
     rank: Rank,
@@ -158,7 +158,7 @@ impl Negotiator {
     /// Queues a request.
     ///
     /// # Errors
-    /// If it cannot be queued. The others are not told.
+    /// If it cannot be queued. The other ranks do not learn of it.
     pub fn submit(&mut self, request: NamedRequest, now: Duration) -> Result<(), SubmitError> {
         request.check()?;
         if self.joining != Joining::No {
@@ -205,7 +205,8 @@ impl Negotiator {
         (self.shuts_down, self.news) = (true, true);
     }
 
-    /// Whether this rank has something to say. If so it calls the next agreement; all others rest until they are called.
+    /// Whether this rank has something to report. If so it calls the next agreement; all others rest until they are
+    /// called.
     pub fn has_news(&self) -> bool {
         self.news || self.coordinator.as_ref().is_some_and(Coordinator::speaks)
     }
@@ -220,8 +221,8 @@ impl Negotiator {
         !self.queue.is_empty() || self.joining != Joining::No
     }
 
-    /// What is to be told about time: operations that have waited too long. To be called about once a second while something
-    /// [waits](Self::is_waiting), and on rank 0 always.
+    /// The report about operations that have waited too long. Call this about once a second while something
+    /// [waits](Self::is_waiting), and always on rank 0.
     pub fn look(&mut self, now: Duration) -> Option<Stall> {
         // What the cache knows, rank 0 does not: it is to be told, so that it can say which ranks are missing.
         let any_stalls = self.queue.values().any(|waiting| self.stalls(waiting, now));
@@ -298,7 +299,7 @@ impl Negotiator {
         self.coordinator.as_mut()
     }
 
-    /// What all ranks do now, by the bits that were agreed and rank 0's answers, if there are any.
+    /// The next steps of all ranks, by the agreed bits and rank 0's answers, if there are any.
     ///
     /// # Errors
     /// If the bytes are no answers.
@@ -336,7 +337,7 @@ impl Negotiator {
         Ok(decision)
     }
 
-    /// What happened so far.
+    /// The counters since the start.
     pub fn counters(&self) -> Counters {
         self.counters
     }

@@ -1,4 +1,4 @@
-//! What a rank asks for under a name, and what all ranks are answered.
+//! Requests of a rank under a name, and the answers to all ranks.
 
 use super::DUPLICATE;
 use crate::{
@@ -16,7 +16,7 @@ pub(super) const DIMENSIONS: usize = 64;
 
 choices! {
     "a named operation":
-    /// What is done under a name. The codes are the codes of Horovod's requests.
+    /// The operation under a name. The codes are the codes of Horovod's requests.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum NamedKind {
         /// Folds tensors of one shape; every rank gets the result.
@@ -55,24 +55,24 @@ impl NamedKind {
     }
 }
 
-/// What is to be done: all that has to be equal for a request to be one that is known.
+/// The operation: all properties that have to be equal for a request to be a known one.
 #[derive(Clone, Debug)]
 pub struct NamedCall {
     /// The kind of operation.
     pub kind: NamedKind,
     /// The type of the elements.
     pub dtype: DType,
-    /// How elements are folded, where they are.
+    /// How elements are folded, if they are.
     pub op: ReduceOp,
     /// The tensor's dimensions on this rank.
     pub shape: Vec<u64>,
-    /// Whose tensor is copied, where one is.
+    /// The rank whose tensor is copied, if one is.
     pub root: Rank,
-    /// What each element is multiplied with before it is folded.
+    /// The factor of each element before it is folded.
     pub prescale: f64,
-    /// What each element of the result is multiplied with.
+    /// The factor of each element of the result.
     pub postscale: f64,
-    /// How messages are coded. What is lost of a tensor goes with what is sent next under the name.
+    /// How messages are coded. With error feedback, a tensor's error is added to the next message under the name.
     pub codec: Codec,
 }
 
@@ -108,7 +108,7 @@ impl NamedCall {
         self.elements().saturating_mul(self.dtype.bytes() as u64)
     }
 
-    /// How many elements one row has: what is under one index of the first dimension.
+    /// How many elements one row has: the elements under one index of the first dimension.
     pub fn row_elements(&self) -> u64 {
         let rest = self.shape.get(1..).unwrap_or_default();
         rest.iter().fold(1, |product: u64, dimension| product.saturating_mul(*dimension))
@@ -124,12 +124,12 @@ pub struct NamedGroup {
     pub members: u32,
 }
 
-/// What a rank asks for.
+/// A request of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedRequest {
     /// The operation's name: the same on all ranks.
     pub name: String,
-    /// What is to be done.
+    /// The operation.
     pub call: NamedCall,
     /// The operations without which it is not run.
     pub group: Option<NamedGroup>,
@@ -172,14 +172,14 @@ impl NamedRequest {
     }
 }
 
-/// What all ranks run under a name.
+/// The operation that all ranks run under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedResponse {
     /// The operation's name.
     pub name: String,
-    /// What is to be done; the shape is that of the lowest rank that asked.
+    /// The operation; the shape is from the lowest rank that asked.
     pub call: NamedCall,
-    /// The first dimension of each rank's tensor, where tensors may differ in it.
+    /// The first dimension of each rank's tensor, if tensors can differ in it.
     pub sizes: Vec<u64>,
     /// The name of its group.
     pub group: Option<String>,
@@ -198,7 +198,7 @@ impl NamedResponse {
     }
 }
 
-/// What rank 0 tells all ranks.
+/// An answer of rank 0 to all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamedAnswer {
     /// All ranks are ready for it.

@@ -27,7 +27,7 @@ impl StallSettings {
     }
 }
 
-/// What is wrong, and whether the ranks shut down because of it.
+/// The problem, and whether the ranks shut down because of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
     /// The warning.

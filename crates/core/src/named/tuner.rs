@@ -13,7 +13,7 @@ const SCORES: usize = 5;
 pub const TUNER_COLUMNS: &str = "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,cycle_time_ms,\
      tensor_fusion_threshold,score";
 
-/// What is tuned.
+/// The tuned parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// How many bytes are fused into one operation at most.
@@ -29,7 +29,7 @@ pub struct TunerSettings {
     pub warmup: u32,
     /// How many cycles that have run something make a score.
     pub steps: u32,
-    /// Whether the log says that the cache is in use.
+    /// Whether the log shows that the cache is in use.
     pub caches: bool,
 }
 
@@ -50,17 +50,17 @@ pub struct Tuner {
     since: Duration,
 }
 
-/// What a cycle has led to.
+/// The result of a cycle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuned {
-    /// What all ranks are to use now.
+    /// The parameters that all ranks are to use now.
     pub tuning: Tuning,
     /// A line for the log.
     pub line: String,
 }
 
 impl Tuner {
-    /// Begins with what was given.
+    /// Begins with the given parameters.
     pub fn new(given: Tuning, settings: TunerSettings) -> Self {
         let cycle = |milliseconds: &f64| Duration::from_nanos((milliseconds * 1e6) as u64);
         let all = THRESHOLDS.iter().flat_map(|threshold| {

@@ -51,7 +51,7 @@ impl SummedBy {
     }
 }
 
-/// A number of reducers and what comes of it.
+/// A number of reducers and its consequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offer {
     /// How many reducers.
@@ -67,7 +67,7 @@ pub struct Offer {
 }
 
 impl PricedJob {
-    /// What this number of reducers would bring.
+    /// The consequences of this number of reducers.
     pub fn offer(&self, reducers: u32) -> Offer {
         let (n, k) = (f64::from(self.workers), f64::from(reducers));
         let (summed_by, communication) = self.least(n, k);

@@ -1,4 +1,4 @@
-//! The algorithms that could do a call, and the machines that it would run on: what prices and simulations begin with.
+//! The algorithms that could do a call, and the machines on which it would run: the input of prices and simulations.
 
 use super::{Request, choose::choose, coded, port_loads::host_numbers, ports};
 use crate::{

@@ -1,4 +1,4 @@
-//! What a schedule's programs send from host to host, counted.
+//! Counts the data that a schedule's programs send from host to host.
 
 use crate::group::Rank;
 use crate::schedule::{Cut, Form, Program, Schedule, SlotChunks, Step};

@@ -14,13 +14,14 @@ use alloc::{format, string::String};
 /// How many chunks a schedule of a file has at most.
 pub const FILE_CHUNKS: u32 = 4096;
 
-/// How many steps, messages and sources of folds it has at most, one for each chunk: what a proof takes time and memory for.
+/// The most steps, messages and sources of folds that it has, one for each chunk. They determine the time and memory of
+/// a proof.
 pub const FILE_STEPS: u64 = 1 << 20;
 
 /// Why the text of a file is no schedule of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileProblem {
-    /// It is longer than what is sent to all ranks.
+    /// It is longer than the texts that are sent to all ranks.
     #[error(
         "it has {bytes} bytes, and the schedules of a plan have at most {FILES_BYTES}, all together; take one of fewer chunks"
     )]
@@ -47,10 +48,10 @@ pub enum FileProblem {
     Wrong(#[from] VerifyError),
 }
 
-/// The file with the schedule that `text` has, once that is proved to be an all-reduce. The digest is one of the schedule and of what was
-/// proved, so ranks that come to the same one run the same schedule.
+/// The file with the schedule of `text`, once that is proved to be an all-reduce. The digest covers the schedule and
+/// its proof, so ranks with the same digest run the same schedule.
 ///
-/// Memory is bounded by the length of the text and by [`FILE_STEPS`], whatever the text says.
+/// Memory is bounded by the length of the text and by [`FILE_STEPS`], whatever the text contains.
 ///
 /// # Errors
 /// [`FileProblem`].
@@ -93,7 +94,7 @@ pub fn follows(file: &ScheduleFile, group: &Group) -> Result<bool, VerifyError> 
     verify(schedule, Collective::AllReduce, group).map(|proof: Verified| proof.order() == Order::Fixed)
 }
 
-/// The orders whose sums a file's schedule gives, where workers lie on these hosts and in these sites.
+/// The orders whose sums a file's schedule gives, for workers on these hosts and in these sites.
 pub fn orders_of<'a>(
     file: &'a ScheduleFile,
     hosts: &'a [u32],

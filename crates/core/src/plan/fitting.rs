@@ -26,11 +26,11 @@ const WEIGHT: u64 = 200;
 /// A call that was timed.
 #[derive(Clone, Debug)]
 pub struct TimedCall<'a> {
-    /// What was called.
+    /// The request of the call.
     pub request: Request<'a>,
     /// The algorithm that it took.
     pub algorithm: Algorithm,
-    /// What a call took.
+    /// The time of a call.
     pub measured: Picoseconds,
 }
 
@@ -63,7 +63,7 @@ struct Proved<'a, 'b> {
 /// With `knows_ports` the rates of ports stay as they are, and how much of them is payload is fitted in their place.
 ///
 /// # Errors
-/// [`Unsupported`] where an algorithm cannot do a request.
+/// [`Unsupported`] if an algorithm cannot do a request.
 pub fn fit(
     timed: &[TimedCall<'_>],
     sizing: Sizing,

@@ -1,4 +1,4 @@
-//! What a user says of the choice of algorithms.
+//! A user's settings for the choice of algorithms.
 
 use super::{
     Choice, PlanRules, Request,
@@ -69,7 +69,7 @@ impl Guidance {
         self.calibration.map_or_else(Vec::new, |known| known.numbers().to_vec())
     }
 
-    /// Whether times decide, by a calibration or by what was measured while the group formed.
+    /// Whether times decide, by a calibration or by a latency that was measured while the group formed.
     pub fn is_timed(&self) -> bool {
         self.calibration.is_some() || self.latency.is_some()
     }
@@ -81,15 +81,15 @@ impl Guidance {
         self.calibration.or_else(of_latency).unwrap_or_default()
     }
 
-    /// The algorithm that a call of `count` elements has to take, if one is said.
+    /// The algorithm that a call of `count` elements has to take, if the settings name one.
     pub fn for_call(&self, collective: Collective, count: usize, bytes: u64) -> Option<Algorithm> {
         let forced = self.forced.as_ref().filter(|_| collective == Collective::AllReduce);
         let said = self.rules.algorithm(collective, bytes).or(forced)?;
         Some(said.plain().for_elements(count, self.tree_bound.unwrap_or(TREE_BOUND)))
     }
 
-    /// Chooses for a request, in which `forced` is what [`for_call`](Self::for_call) says; times are predicted for calls that are
-    /// cut by `sizing`.
+    /// Chooses for a request, whose `forced` comes from [`for_call`](Self::for_call). Times are predicted for calls
+    /// that are cut by `sizing`.
     ///
     /// # Errors
     /// As [`choose`].

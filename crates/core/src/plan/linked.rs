@@ -1,4 +1,5 @@
-//! How long links are busy, where they are known: trees, `radix` in other stages, or what sizes and hosts choose.
+//! The time for which links are busy, if they are known: trees, `radix` in other stages, or the choice by sizes and
+//! hosts.
 
 use super::{Choice, LINKED_BYTES, Request};
 use crate::algorithm::{Algorithm, Layout};

@@ -1,4 +1,4 @@
-//! What a schedule's programs send through each host's port, counted.
+//! Counts the data that a schedule's programs send through each host's port.
 
 use super::Request;
 use crate::{

@@ -1,8 +1,10 @@
-//! The choice where ports decide: a slow port gets less to carry, be it a host's or a site's, and so does that of a host with many ranks.
+//! The choice by ports: a slow port gets less to carry, whether it is a host's or a site's, and so does the port of a
+//! host with many ranks.
 //!
-//! Each candidate gets the [best shares](super::shares), and the least time of the busiest port wins. All of it is whole numbers, so
-//! ranks that know the same ports choose alike. Candidates keep the canonical order: `ring` is none of them, and carries no less
-//! between hosts of one rank than `radix` with even shares. Where no port is known, all of them count as alike.
+//! Each candidate gets the [best shares](super::shares), and the least time of the busiest port wins. All of it is
+//! whole numbers, so ranks that know the same ports choose alike. Candidates keep the canonical order. So `ring` is no
+//! candidate; between hosts of one rank it carries no less than `radix` with even shares. If no port is known, all are
+//! taken as equal.
 
 use super::{
     Choice, LINKED_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,

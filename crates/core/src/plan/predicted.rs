@@ -1,8 +1,8 @@
-//! The choice by predicted times, where constants of the machines are known.
+//! The choice by predicted times, if constants of the machines are known.
 //!
-//! Every candidate has a [price](super::price()); the least one is chosen, and of equal ones the first candidate. Prices are
-//! whole numbers that come out the same on all machines, so all ranks that have the same constants choose alike. Where messages are coded,
-//! or links that are no ports are known, candidates are simulated in place of that, as they are to be compared by people.
+//! Every candidate has a [price](super::price()); the lowest one is chosen, and the first of equal ones. Prices are
+//! whole numbers that are the same on all machines, so all ranks with the same constants choose alike. If messages are
+//! coded, or links that are no ports are known, candidates are simulated instead, as in comparisons for people.
 //!
 //! Sizes are rounded down to classes, four from each power of two to the next, so that calls of many sizes cost few
 //! choices.
@@ -47,7 +47,7 @@ pub struct Candidate {
     pub algorithm: Algorithm,
     /// Its schedule, proved.
     pub verified: Verified,
-    /// What the simulation says.
+    /// The result of the simulation.
     pub outcome: Prediction,
 }
 
@@ -61,7 +61,7 @@ pub enum Unpriced {
     /// No operation is as long as the request.
     #[error(transparent)]
     TooManySegments(#[from] TooManySegments),
-    /// It needs a link that the workers do not have, or ports and links are so slow that nobody waits for it.
+    /// It needs a link that the workers do not have, or ports and links are too slow for any use.
     #[error("{algorithm} has no predicted time, because {untimed}")]
     Unusable {
         /// The algorithm's name.
@@ -74,10 +74,10 @@ pub enum Unpriced {
     TooLarge {
         /// The algorithm's name.
         algorithm: String,
-        /// What is too large.
+        /// The part that is too large.
         error: VerifyError,
     },
-    /// There are so many ranks that do not do the same that its simulation would take many seconds.
+    /// So many ranks do different things that its simulation would take many seconds.
     #[error("{algorithm} is not compared, because {messages} messages would have to be simulated one by one")]
     TooManyMessages {
         /// The algorithm's name.
@@ -90,13 +90,13 @@ pub enum Unpriced {
     Stalled {
         /// The algorithm's name.
         algorithm: String,
-        /// Who stands where.
+        /// The state of each member.
         stalled: Stalled,
     },
 }
 
 impl Candidate {
-    /// What its schedule costs, in chunks.
+    /// The cost of its schedule, in chunks.
     pub fn cost(&self) -> Cost {
         self.verified.cost()
     }
@@ -147,7 +147,7 @@ pub fn planned_messages(request: &Request<'_>, known: &Calibration, sizing: Sizi
 /// Makes, proves and simulates an algorithm for a request.
 ///
 /// # Errors
-/// [`Unpriced`] where it has no schedule for the request, which may be too long, or its simulation never ends.
+/// [`Unpriced`] if it has no schedule for the request, which might be too long, or its simulation never ends.
 pub fn priced(
     request: &Request<'_>,
     algorithm: &Algorithm,
@@ -161,7 +161,7 @@ pub fn priced(
 /// many sizes. At most `most_messages` messages are simulated one by one.
 ///
 /// # Errors
-/// [`Unpriced`] where the request is too long, its simulation never ends, or there would be more messages.
+/// [`Unpriced`] if the request is too long, its simulation never ends, or it has more messages.
 pub fn predicted(
     most_messages: u64,
     request: &Request<'_>,
@@ -278,10 +278,10 @@ pub fn compared(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> R
     Ok(Comparison { by_time, left_out })
 }
 
-/// Chooses by [price](super::price()), or by simulated time where nothing has a price.
+/// Chooses by [price](super::price()), or by simulated time if nothing has a price.
 ///
 /// # Errors
-/// As [`choose`], where no candidate can do it.
+/// As [`choose`], if no candidate can do it.
 pub fn choose_by_time(
     request: &Request<'_>,
     known: &Calibration,

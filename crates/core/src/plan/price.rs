@@ -1,4 +1,5 @@
-//! What a way to do a call costs, counted rather than simulated: nanoseconds that all ranks come to, in microseconds.
+//! The cost of one way to do a call, counted rather than simulated: nanoseconds that are equal on all ranks, computed
+//! in microseconds.
 //!
 //! Every choice by time asks [`price`]. It walks the programs of a few hosts' members, which are the busiest in this
 //! crate's algorithms. It adds up the work of their threads and the load of their ports. With S segments the time has
@@ -25,7 +26,7 @@ use crate::{
 };
 use alloc::vec::Vec;
 
-/// What a price depends on beside the call and the algorithm.
+/// The inputs of a price in addition to the call and the algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct PriceBasis<'a> {
     /// Constants of the machines, from a calibration or a [latency](Calibration::of_latency).
@@ -55,9 +56,9 @@ pub(super) fn prices(request: &Request<'_>, basis: PriceBasis<'_>) -> Vec<Priced
     found
 }
 
-/// What `algorithm` costs for a request, in nanoseconds, from the call to the last rank's return. All ranks come to the same number.
-/// Uplinks of sites count as ports do. `None` where it has no schedule for the request, where messages are coded, or where links that are
-/// no ports limit it.
+/// The cost of `algorithm` for a request, in nanoseconds, from the call to the last rank's return. All ranks come to
+/// the same number. Uplinks of sites count as ports do. `None` where it has no schedule for the request, where messages
+/// are coded, or where links that are no ports limit it.
 pub fn price(request: &Request<'_>, algorithm: &Algorithm, basis: PriceBasis<'_>) -> Option<u64> {
     let Request { collective, group, hosts, links, .. } = *request;
     let is_tree_of_links = matches!(algorithm, Algorithm::Trees { .. });

@@ -1,4 +1,4 @@
-//! What ports carry where a formula says it, so that no program is made or walked: a plan by ports takes microseconds for that.
+//! The load of ports by formulas, so that no program is made or walked: a plan by ports takes microseconds for that.
 
 use super::{
     Request, SHARDED_RANKS,

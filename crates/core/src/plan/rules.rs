@@ -17,7 +17,7 @@ use alloc::{
 };
 use core::fmt;
 
-/// The collectives that a rule may be for, by the names without roots.
+/// The collectives that a rule can be for, by the names without roots.
 pub const RULED: [&str; 6] =
     ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all"];
 
@@ -44,15 +44,15 @@ struct Rule {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanRules(Vec<Rule>);
 
-/// Why a text has no rules, and where.
+/// Why a text has no rules, and where the error is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at character {column}, `{found}`: {problem}")]
 pub struct RulesError {
-    /// The first character of what is wrong, counted from 1.
+    /// The first character of the error, counted from 1.
     pub column: usize,
-    /// What stands there, as far as it is short.
+    /// The text there, up to a short length.
     pub found: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
@@ -109,7 +109,7 @@ impl PlanRules {
         rule.map(|rule| &rule.algorithm)
     }
 
-    /// Each rule as a text; all of them with commas between read back, but for what files have.
+    /// Each rule as a text. With commas between them they can be parsed again, except for the schedules of files.
     pub fn texts(&self) -> Vec<String> {
         let text = |rule: &Rule| {
             let algorithm = match &rule.algorithm {

@@ -1,4 +1,4 @@
-//! With reducers or without: what links carry decides.
+//! With reducers or without: the load of links decides.
 
 use super::{
     Choice, HOST_CHUNK_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, size::ByteCount, stages,

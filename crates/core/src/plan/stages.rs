@@ -1,4 +1,4 @@
-//! In which stages a buffer is scattered and gathered: what links carry decides.
+//! The stages in which a buffer is scattered and gathered: the load of links decides.
 //!
 //! In a single stage every rank sends to every other. Its messages are inputs, which are as narrow as possible. But
 //! nothing is summed before it leaves a host, so a host with m workers sends m (N-m)/N K, and N-1 flows meet at each

@@ -1,4 +1,4 @@
-//! What the members of a few hosts do in a schedule, counted from their programs.
+//! The work of a few hosts' members in a schedule, counted from their programs.
 
 use super::Request;
 use crate::{

@@ -1,4 +1,4 @@
-//! From a program's steps to steps: places resolved, what waits for what counted.
+//! Compiles a program's steps: it resolves places and counts dependencies.
 
 use super::{
     direct,

@@ -1,9 +1,9 @@
-//! How operations are cut into segments: a pure function of what all ranks agree on.
+//! How operations are cut into segments: a pure function of facts on which all ranks agree.
 //!
-//! A segment is what is under way at once between one rank's send and its grant. Small segments fill and empty the
-//! pipeline fast; large ones cost fewer messages, each with its system calls and wake-ups. The data in flight must be
-//! enough to keep links busy while segments are folded and grants return. It must be less than a switch can hold when
-//! several ranks send to one.
+//! A segment is the data that is under way at once between one rank's send and its grant. Small segments fill and empty
+//! the pipeline fast; large ones cost fewer messages, each with its system calls and wake-ups. The data in flight must
+//! be enough to keep links busy while segments are folded and grants return. It must be less than a switch can hold
+//! when several ranks send to one.
 
 use super::program::{Call, SegmentEdges, Sizing};
 use crate::{
@@ -99,7 +99,7 @@ enum Size {
 /// pipeline is much of the whole; more, of messages that are large in any case, gain nothing.
 const PARTS: RangeInclusive<usize> = 3..=16;
 
-/// Through what an operation's messages go.
+/// The medium of an operation's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// The memory of the host that all ranks share.

@@ -12,14 +12,14 @@ use crate::{
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::ops::Range;
 
-/// What is asked for, as far as the program depends on it.
+/// The call, as far as the program depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The collective.
     pub collective: Collective,
     /// The type of an element.
     pub dtype: DType,
-    /// The operation, where the collective folds.
+    /// The operation, if the collective folds.
     pub op: ReduceOp,
     /// How many elements, as [`Collective::input_elements`] counts them.
     pub count: usize,
@@ -28,7 +28,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// In place of the count where parts may differ; see [`Fingerprint::UNEVEN`].
+    /// The count if parts can differ; see [`Fingerprint::UNEVEN`].
     pub const UNEVEN: usize = Fingerprint::UNEVEN as usize;
 
     /// The call of a collective that codes nothing.
@@ -80,9 +80,9 @@ impl Call {
 /// How a group's operations are cut into segments; the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
-    /// How many hosts the members have: what they send leaves by as many links.
+    /// The number of hosts of the members: their data leaves by as many links.
     pub hosts: u32,
-    /// Whether all members share one host's memory; of no matter where reducers take part.
+    /// Whether all members share one host's memory; ignored if reducers take part.
     pub shared: bool,
     /// The bytes of a segment over the whole buffer that the user prefers, 0 for the default.
     pub segment_bytes: usize,
@@ -99,13 +99,13 @@ impl Sizing {
         memory - (memory / URGENT_PART).next_multiple_of(GRAIN).min(memory)
     }
 
-    /// How many hosts there are, where each member's is given.
+    /// The number of different hosts of the members.
     pub fn distinct(hosts: &[u32]) -> u32 {
         hosts.iter().collect::<BTreeSet<_>>().len() as u32
     }
 }
 
-/// Where the segment of a chunk, or of several, lies.
+/// The place of the segment of a chunk, or of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loc {
     /// In the input.
@@ -116,12 +116,12 @@ pub enum Loc {
     Staged(Staged),
 }
 
-/// Where the segment of a chunk, or of several, lies in a stage's staging memory.
+/// The place of the segment of a chunk, or of several, in a stage's staging memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staged {
     /// The chunks.
     pub run: ChunkRun,
-    /// The chunk that lies at the offset; those up to the first of the run follow it.
+    /// The chunk at the offset; the next ones, up to the first of the run, follow it.
     pub base: Chunk,
     /// A byte in the stage.
     pub offset: usize,
@@ -139,27 +139,27 @@ impl Loc {
 /// One message of mine to one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Outbound {
-    /// To whom: a position among [`Prepared::peers`].
+    /// The receiver: a position among [`Prepared::peers`].
     pub peer: u32,
     /// Which of my messages to that rank it is.
     pub index: u16,
-    /// The head whose fold's result this message carries back to who sent it.
+    /// The head whose fold's result this message carries back to the sender of the head.
     pub answers: Option<u32>,
 }
 
 /// One source of a fold.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand {
-    /// What lies in a place.
+    /// The data in a place.
     At {
         /// The place.
         loc: Loc,
-        /// What lies there.
+        /// Its form.
         form: Form,
         /// How many merges follow it.
         merges: u8,
     },
-    /// A message, read where it lies.
+    /// A message, read in its place.
     Head {
         /// Its position among [`Prepared::heads`].
         head: u32,
@@ -179,15 +179,15 @@ pub struct Head {
     pub index: u16,
     /// The chunks that it has.
     pub run: ChunkRun,
-    /// What it carries.
+    /// The form of its data.
     pub form: Form,
-    /// Where it is kept in the stage's staging memory, when it does not stay with its sender.
+    /// Its offset in the stage's staging memory, if it does not stay with its sender.
     pub offset: usize,
     /// Whether it has no place there, as its place in the user's buffer is free whenever it comes.
     pub placed: bool,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// Sends a message.
@@ -196,34 +196,34 @@ pub enum Kind {
     Recv {
         /// Its position among [`Prepared::heads`].
         head: u32,
-        /// Where it is put.
+        /// The destination.
         into: Loc,
     },
     /// Folds partial sums.
     Fold(Fold),
     /// Copies.
     Copy {
-        /// From where.
+        /// The source.
         from: Loc,
-        /// To where.
+        /// The destination.
         into: Loc,
-        /// What.
+        /// The form.
         form: Form,
     },
     /// Encodes.
     Encode {
-        /// What.
+        /// The source.
         from: Loc,
-        /// Into what, and where.
+        /// The coded form.
         form: Form,
-        /// To where.
+        /// The destination.
         into: Loc,
     },
     /// Decodes a result.
     Decode {
-        /// What; no merges follow it.
+        /// The operand; no merges follow it.
         from: Operand,
-        /// To where.
+        /// The destination.
         into: Loc,
     },
 }
@@ -231,17 +231,17 @@ pub enum Kind {
 /// A message for one rank or several.
 #[derive(Clone, Debug)]
 pub struct Send {
-    /// Where it lies.
+    /// The place of the data.
     pub from: Loc,
-    /// What it carries.
+    /// The form of the data.
     pub form: Form,
-    /// To whom: positions among [`Prepared::lanes`].
+    /// The receivers: positions among [`Prepared::lanes`].
     pub lanes: Range<u32>,
-    /// Where in the stage's staging memory shared-memory receivers find it, if it is not there already.
+    /// The offset in the stage's staging memory where receivers on this host find it, if it is not there already.
     pub copy: Option<usize>,
     /// Whether the fold that makes the message puts it there.
     pub folded: bool,
-    /// Whether they may find it in the user's buffer instead, because its result is what overwrites it.
+    /// Whether they can find it in the user's buffer instead, because its result overwrites it.
     pub direct: bool,
 }
 
@@ -250,20 +250,20 @@ pub struct Send {
 pub struct Fold {
     /// Positions among [`Prepared::operands`].
     pub operands: Range<u32>,
-    /// Where the result goes.
+    /// The destination of the result.
     pub into: Loc,
-    /// What the result is.
+    /// The form of the result.
     pub form: Form,
     /// The divisor of an average, for the last fold, which turns a sum into elements.
     pub finish: Option<u32>,
-    /// The first step that sends the result: where its receivers look for it, it is put at once.
+    /// The first step that sends the result. The result is then put at once where its receivers look for it.
     pub sent_by: Option<u32>,
 }
 
 /// One step: a step with resolved places.
 #[derive(Clone, Debug)]
 pub struct PreparedStep {
-    /// What it does.
+    /// The action.
     pub kind: Kind,
     /// The steps that wait for this one.
     pub next: Range<u32>,
@@ -289,7 +289,7 @@ pub struct Peer {
 /// One rank's program for one kind of call, ready to run.
 #[derive(Debug)]
 pub struct Prepared {
-    /// What it computes.
+    /// The call.
     pub call: Call,
     /// How many workers there are.
     pub workers: u32,
@@ -297,11 +297,11 @@ pub struct Prepared {
     pub steps: Vec<PreparedStep>,
     /// Per step: how many steps and messages it waits for.
     pub waits: Vec<u16>,
-    /// What [`PreparedStep::next`] points to.
+    /// The entries of [`PreparedStep::next`].
     pub next: Vec<u32>,
-    /// What [`Fold::operands`] points to.
+    /// The entries of [`Fold::operands`].
     pub operands: Vec<Operand>,
-    /// What [`Send::lanes`] points to.
+    /// The entries of [`Send::lanes`].
     pub lanes: Vec<Outbound>,
     /// The messages that I receive.
     pub heads: Vec<Head>,
@@ -309,10 +309,10 @@ pub struct Prepared {
     pub peers: Vec<Peer>,
     /// How many segments there are.
     pub segments: u32,
-    /// How many segments may be in flight.
+    /// How many segments can be in flight.
     pub depth: u32,
-    /// How many of them a rank begins that has to copy its messages to where local ranks find them, and for how many there has
-    /// to be memory.
+    /// How many of them a rank begins if it has to copy its messages to places where local ranks find them. Memory for
+    /// that many is required.
     pub lead: u32,
     /// Bytes of staging memory for one segment.
     pub stage_bytes: usize,
@@ -422,7 +422,7 @@ impl Prepared {
         place >= self.workers
     }
 
-    /// Whether parts may differ, so that each message has to say how long its part is.
+    /// Whether parts can differ, so that each message has to carry the length of its part.
     pub fn is_uneven(&self) -> bool {
         self.call.count == Call::UNEVEN
     }
@@ -440,8 +440,8 @@ impl Prepared {
         self.stage_bytes * segments as usize
     }
 
-    /// The most staging memory that a rank has a use for. One that copies what local ranks read has fewer segments in flight
-    /// than one whose buffer they can reach.
+    /// The most staging memory that is useful for a rank. A rank that copies its messages for local ranks has fewer
+    /// segments in flight than one whose buffer they can reach.
     pub fn wanted_bytes(&self, is_mapped: bool) -> usize {
         self.staging_bytes(if self.is_in_memory() && !is_mapped { self.lead } else { self.depth })
     }
@@ -482,7 +482,7 @@ impl Prepared {
         self.peers.binary_search_by_key(&rank, |peer| peer.rank).ok()
     }
 
-    /// Whether all messages are read where they lie.
+    /// Whether all messages are read in their places.
     pub fn is_in_memory(&self) -> bool {
         self.peers.iter().all(|peer| peer.shared)
     }
@@ -502,7 +502,7 @@ impl Prepared {
         self.slice(&self.output, run, segment, self.width(Form::Plain))
     }
 
-    /// The bytes of some chunks' segment within the stage's staging memory, where they lie in a form.
+    /// The bytes of some chunks' segment within the stage's staging memory, in a form.
     pub fn staged(&self, loc: Staged, segment: u32, form: Form) -> Range<usize> {
         let Staged { run, base, offset } = loc;
         let before = match base == run.first {
@@ -533,14 +533,14 @@ impl Prepared {
         }
     }
 
-    /// Where a chunk lies in a buffer that has it, in elements.
+    /// The place of a chunk in a buffer that has it, in elements.
     pub fn whole(&self, chunk: Chunk) -> &Range<usize> {
         let input = &self.input[chunk as usize];
         if input.is_empty() { self.output.get(chunk as usize).unwrap_or(input) } else { input }
     }
 
-    /// In how many segments a chunk goes, if parts may differ: in one at the least, which says that it is empty, and in no more
-    /// than there are.
+    /// The number of segments of a chunk, if parts can differ. It is at least one, so that an empty chunk is reported,
+    /// and at most the number of segments.
     pub fn segments_of(&self, chunk: Chunk) -> u32 {
         let elements = self.whole(chunk).len();
         elements.div_ceil(self.per_segment.of(elements).max(1)).max(1) as u32

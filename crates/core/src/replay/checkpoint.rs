@@ -1,4 +1,4 @@
-//! A member's checkpoints: what ranks offer each other, and what they hand on.
+//! A member's checkpoints: the offers of ranks to each other, and the models that they hand on.
 
 use super::{
     ReplayError, ReplayGlobal,

@@ -1,4 +1,4 @@
-//! What ranks send each other, so that all have, or hold, the results of all calls that any of them has completed.
+//! The messages between ranks after which all have, or hold, the results of all calls that any of them has completed.
 
 use super::{
     ReplayError, ReplayPoint, ReplaySettings, distance,
@@ -8,7 +8,7 @@ use super::{
 use crate::group::Rank;
 use alloc::vec::Vec;
 
-/// What follows from the standings of all ranks.
+/// The consequence of the standings of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayDecision {
     /// The version at which all are, or which they reach with their next checkpoint.
@@ -19,14 +19,15 @@ pub struct ReplayDecision {
     pub calls_before: Option<u64>,
     /// Whether some rank has loaded the checkpoint, and so makes no more calls of before.
     pub has_loaded: bool,
-    /// Who sends what to whom, in the order in which all ranks do it.
+    /// The transfers, in the order in which all ranks make them.
     pub transfers: Vec<ReplayTransfer>,
 }
 
-/// What all ranks do, given the standings of all, by rank.
+/// The steps of all ranks, given the standings of all, by rank.
 ///
 /// # Errors
-/// [`ReplayError::Lost`] if nobody has what a rank needs; others if the ranks' programs have made different calls.
+/// [`ReplayError::Lost`] if no rank has an item that a rank needs; others if the ranks' programs have made different
+/// calls.
 pub fn decide(
     standings: &[ReplayStanding],
     settings: &ReplaySettings,

@@ -1,4 +1,4 @@
-//! Why a program cannot continue where it was.
+//! Why a program cannot continue from the same call.
 
 use super::{ReplayPoint, item::ReplayItem};
 use crate::group::Rank;
@@ -12,7 +12,7 @@ pub enum ReplayError {
         "no rank has {item} any more, which rank {needed_by} needs to continue. Too many processes ended at once: start the job again, and let more ranks keep copies (global_replica, local_replica)"
     )]
     Lost {
-        /// What.
+        /// The item.
         item: ReplayItem,
         /// Who needs it.
         needed_by: Rank,
@@ -143,14 +143,14 @@ pub enum ReplayError {
         /// The version.
         version: u32,
     },
-    /// Others ask for what this rank does not have, or give what nobody asked for.
+    /// Other ranks ask for an item that this rank does not have, or give one that no rank asked for.
     #[error(
         "rank {rank} is asked for {item}, which it does not have: run one release on all ranks, and if they do, report it as a bug"
     )]
     NotHeld {
         /// Which rank.
         rank: Rank,
-        /// What.
+        /// The item.
         item: ReplayItem,
     },
 }

@@ -1,4 +1,4 @@
-//! What ranks send each other.
+//! The items that ranks send each other.
 
 use super::{ReplayPoint, standing::CallSite};
 use crate::group::Rank;
@@ -43,7 +43,7 @@ impl fmt::Display for ReplayItem {
 /// One rank sends another one something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayTransfer {
-    /// What.
+    /// The item.
     pub item: ReplayItem,
     /// Who has it.
     pub from: Rank,
@@ -51,6 +51,6 @@ pub struct ReplayTransfer {
     pub to: Rank,
     /// The [kind](super::ReplayCall::Collective) of the call, if the item is a result.
     pub kind: Option<u64>,
-    /// How many bytes it has; none of a lazy model, which nobody has turned into bytes.
+    /// How many bytes it has; `None` for a lazy model that has not been turned into bytes.
     pub bytes: Option<u64>,
 }

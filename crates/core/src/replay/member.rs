@@ -24,7 +24,7 @@ pub enum ReplayCall<M> {
         bytes: u64,
         /// Whether its result proves that all ranks have come to it: all of them had a part in it.
         proves_all: bool,
-        /// A number for which collective it is, of what type, and how it is folded.
+        /// A number for the collective, its type, and its operation.
         kind: u64,
         /// A hash of the place in the program's text; 0 if it is not known.
         place: u64,
@@ -42,10 +42,10 @@ pub enum ReplayCall<M> {
     Finalize,
 }
 
-/// What a rank sends.
+/// The data that a rank sends.
 #[derive(Clone, Debug)]
 pub enum ReplayPayload<M> {
-    /// What it keeps.
+    /// An item that it keeps.
     Kept(Kept<M>),
     /// The program's own model, which is turned into bytes now.
     Lazy,
@@ -56,21 +56,21 @@ pub enum ReplayPayload<M> {
 pub enum ReplayPart<M> {
     /// This rank sends.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Rank,
-        /// What.
+        /// The data.
         payload: ReplayPayload<M>,
     },
     /// This rank receives.
     Receive {
-        /// From whom.
+        /// The sender.
         from: Rank,
-        /// How many bytes; none of a lazy model, whose sender says it first.
+        /// How many bytes; `None` for a lazy model, whose sender first reports its length.
         bytes: Option<u64>,
     },
 }
 
-/// What to do next. Where a step fails because a rank is lost, [`lost`](ReplayMember::lost) follows.
+/// The next step. If a step fails because a rank is lost, call [`lost`](ReplayMember::lost).
 #[derive(Clone, Debug)]
 pub enum ReplayStep<M> {
     /// Re-form the group with all ranks, then call [`formed`](ReplayMember::formed).
@@ -137,8 +137,8 @@ pub(super) enum ReplayPlace {
     Version(ReplayPoint),
 }
 
-/// One rank's machine. A program's call [begins](Self::begin), and then [`step`](Self::step) says what to do until it is over. `M`
-/// is what keeps bytes: clones of it are cheap.
+/// One rank's state machine. A program's call [begins](Self::begin), and then [`step`](Self::step) gives the steps
+/// until it is over. `M` keeps bytes, and clones of it are cheap.
 #[derive(Clone, Debug)]
 pub struct ReplayMember<M> {
     pub(super) rank: Rank,
@@ -183,7 +183,7 @@ impl<M: Clone> ReplayMember<M> {
         (global, current.and_then(|current| current.locals.get(&self.rank)))
     }
 
-    /// How many bytes of results it keeps: of calls since the last checkpoint, and of those before it was loaded.
+    /// How many bytes of results it keeps, from calls since the last checkpoint and from calls before it was loaded.
     pub fn kept_bytes(&self) -> u64 {
         self.bootstrap.bytes() + self.progress.as_ref().map_or(0, |progress| progress.results.bytes())
     }
@@ -233,7 +233,7 @@ impl<M: Clone> ReplayMember<M> {
         Ok(())
     }
 
-    /// What to do next in this call.
+    /// The next step in this call.
     ///
     /// # Errors
     /// If the program has made other calls than the others, or before.
@@ -351,7 +351,7 @@ impl<M: Clone> ReplayMember<M> {
         self.formation = Formation::Formed;
     }
 
-    /// What this rank has, and how far it is.
+    /// The items and the progress of this rank.
     pub fn standing(&self) -> ReplayStanding {
         ReplayStanding {
             position: self.progress.as_ref().map(ReplayProgress::position),
@@ -416,7 +416,8 @@ impl<M: Clone> ReplayMember<M> {
         kept.cloned().map(ReplayPayload::Kept)
     }
 
-    /// All that a [transfer](ReplayStep::Transfer) had for this rank is here, in its order, and what it had to send is on its way.
+    /// All data of a [transfer](ReplayStep::Transfer) for this rank is here, in its order, and all data that it had to
+    /// send is on its way.
     pub fn moved(&mut self, arrived: Vec<Kept<M>>) {
         match core::mem::replace(&mut self.formation, Formation::Level) {
             Formation::Decided(decision, mine) => self.take_over(&decision, mine, arrived),
@@ -463,12 +464,13 @@ impl<M: Clone> ReplayMember<M> {
         }
     }
 
-    /// Whether all ranks are known to have come to their end. Then those who cannot meet once more, because others have left, need not.
+    /// Whether all ranks are known to have come to their end. Then ranks that cannot meet once more, because others
+    /// have left, do not need to.
     pub fn may_leave(&self) -> bool {
         matches!(self.call, InCall::Finalize { all_ended: true, .. })
     }
 
-    /// This rank [may leave](Self::may_leave), and the others have not come to meet once more.
+    /// This rank [may leave](Self::may_leave), and the others have not met once more.
     pub fn leave(&mut self) {
         if self.may_leave() {
             self.call = InCall::Over;

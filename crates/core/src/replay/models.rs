@@ -26,7 +26,7 @@ pub(super) struct KeptResult<M> {
 pub enum ReplayGlobal<M> {
     /// Its bytes.
     Stored(Kept<M>),
-    /// The program's own, which is turned into bytes if somebody asks.
+    /// The program's own model, which is turned into bytes only if a rank asks for it.
     Lazy,
 }
 

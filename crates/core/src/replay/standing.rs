@@ -1,4 +1,4 @@
-//! What ranks tell each other when their group is formed.
+//! The reports of ranks to each other when their group is formed.
 
 use super::{ReplayPoint, ReplaySettings};
 use crate::{
@@ -13,8 +13,8 @@ const MOST_RESULTS: u64 = 1 << 22;
 /// The longest standing, in bytes.
 const STANDING_BYTES: usize = 64 << 20;
 
-/// A call before the first checkpoint was loaded: where it stands in the program's text, and how many calls this process made there
-/// before.
+/// A call before the first checkpoint was loaded: its place in the program's text, and how many calls this process made
+/// there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallSite {
     /// A hash of the place; 0 if it is not known.
@@ -47,7 +47,7 @@ impl ResultRun {
     }
 }
 
-/// What a rank has of a model that all have.
+/// A rank's copy of the model that all have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldGlobal {
     /// Nothing.
@@ -57,7 +57,7 @@ pub enum HeldGlobal {
         /// How many.
         bytes: u64,
     },
-    /// The program's own, whose size nobody knows yet.
+    /// The program's own, of unknown size.
     Lazy,
 }
 
@@ -70,7 +70,7 @@ pub struct HeldLocal {
     pub bytes: u64,
 }
 
-/// What a rank has of a checkpoint.
+/// A rank's models of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldModels {
     /// The model that all have.
@@ -96,7 +96,7 @@ pub struct ReplayPosition {
     pub results: Vec<ResultRun>,
     /// The checkpoint with which its version began.
     pub current: HeldModels,
-    /// What it has of the next one, if it is in that checkpoint.
+    /// Its models of the next one, if it is in that checkpoint.
     pub pending: Option<HeldModels>,
 }
 
@@ -111,7 +111,7 @@ pub struct HeldBootstrap {
     pub bytes: u64,
 }
 
-/// What a rank has, and how far it is.
+/// The items and the progress of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayStanding {
     /// Its [`global_replica`](ReplaySettings::global_replica).
@@ -124,7 +124,7 @@ pub struct ReplayStanding {
     pub bootstrap: Vec<HeldBootstrap>,
 }
 
-/// What a rank brings to a checkpoint. All ranks gather these.
+/// The contribution of a rank to a checkpoint. All ranks gather these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOffer {
     /// How many calls its version has had.
@@ -164,7 +164,8 @@ impl ReplayStanding {
         Self { global_replica, local_replica, position: None, bootstrap: Vec::new() }
     }
 
-    /// As it travels. None if the rank keeps the results of more calls than can be told: some four million of a version.
+    /// Its bytes on the wire. `None` if the rank keeps the results of more calls than fit: some four million of a
+    /// version.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         let results = self.position.iter().flat_map(|position| &position.results).map(|run| run.count);
         if results.sum::<u64>() > MOST_RESULTS {

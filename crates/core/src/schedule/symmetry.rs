@@ -94,7 +94,7 @@ impl Symmetry {
         self.first_of(rank) + self.shifted(self.place_of(rank), by)
     }
 
-    /// Where a chunk comes to be.
+    /// The shifted chunk.
     pub fn chunk(&self, chunk: Chunk, by: u32) -> Chunk {
         match (self.moves_chunks, self.side_by_side) {
             (false, _) => chunk,

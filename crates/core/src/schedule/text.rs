@@ -144,7 +144,7 @@ impl FromStr for Schedule {
 }
 
 impl Schedule {
-    /// Reads the text form: what [`Display`] writes, for up to 64 ranks and 65,536 chunks.
+    /// Reads the text form that [`Display`] writes, for up to 64 ranks and 65,536 chunks.
     ///
     /// ```text
     /// schedule workers=2 reducers=1 cut=even:1

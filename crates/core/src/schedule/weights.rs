@@ -1,4 +1,4 @@
-//! How long chunks are beside each other, where they are not equally long.
+//! The relative lengths of chunks, if they are not equally long.
 
 use super::Chunk;
 use alloc::{sync::Arc, vec::Vec};
@@ -40,7 +40,7 @@ impl Weights {
         self.edges[self.edges.len() - 1]
     }
 
-    /// The weights before a chunk, and those up to its end.
+    /// The sum of the weights before a chunk, and up to its end.
     pub fn edges(&self, chunk: Chunk) -> Range<u32> {
         self.edges[chunk as usize]..self.edges[chunk as usize + 1]
     }

@@ -1,4 +1,5 @@
-//! A draft of an all-reduce: for each chunk who holds which partial sum, and along which tree the result goes out.
+//! A draft of an all-reduce: for each chunk the holders of its partial sums, and the tree along which the result is
+//! sent.
 
 use super::network::Interconnect;
 use crate::group::Rank;

@@ -1,4 +1,4 @@
-//! What the list of algorithms takes on the same machines: what a schedule that was found has to beat.
+//! The time of the algorithms on the same machines, which a found schedule has to beat.
 
 use super::{MOST_MESSAGES, Problem};
 use crate::{
@@ -9,15 +9,15 @@ use crate::{
 };
 use alloc::vec::Vec;
 
-/// An algorithm of the list, and what it takes.
+/// An algorithm, and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// The algorithm.
     pub algorithm: Algorithm,
     /// How long it takes by the simulation.
     pub time: Picoseconds,
-    /// What fixes the order of its sums. A schedule that is found has the same bits as those with the
-    /// [fixed](Order::Fixed) order only.
+    /// The order of its sums. A schedule that is found has the same bits as algorithms with the [fixed](Order::Fixed)
+    /// order only.
     pub order: Order,
 }
 

@@ -1,4 +1,4 @@
-//! What a message takes: which links, ports and threads it keeps busy, and for how long.
+//! The cost of a message: the links, ports and threads that it keeps busy, and for how long.
 
 use crate::{group::Rank, simulate::Rig};
 use alloc::{vec, vec::Vec};

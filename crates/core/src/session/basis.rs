@@ -17,7 +17,7 @@ use core::fmt;
 /// Something in which two sides differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// This side's value.
     pub ours: String,
@@ -115,7 +115,7 @@ pub struct Machines {
     pub topology: Option<u64>,
 }
 
-/// By what a group's operations are cut into segments.
+/// The limits by which a group's operations are cut into segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutBy {
     /// A digest of the constants of a build.
@@ -126,7 +126,7 @@ pub struct CutBy {
     pub staged: u64,
 }
 
-/// Everything that a plan was made from. Its [digest](Self::digest) is what fingerprints carry.
+/// All inputs of a plan. Fingerprints carry its [digest](Self::digest).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Basis {
     /// The roster's epoch.
@@ -137,13 +137,13 @@ pub struct Basis {
     pub collective: Collective,
     /// How many workers the group has.
     pub workers: u32,
-    /// Where fold keys come from.
+    /// The source of fold keys.
     pub order: FoldOrder,
     /// The fold keys.
     pub keys: Summary,
-    /// By what an average divides.
+    /// The divisor of an average.
     pub contributors: u32,
-    /// Where the group runs.
+    /// The machines of the group.
     pub machines: Machines,
     /// How it is cut.
     pub cut: CutBy,
@@ -155,7 +155,7 @@ impl Basis {
         digest_of(self.items())
     }
 
-    /// In what another one differs, in the order in which people ask for it.
+    /// The differences to another one, in the order in which people ask for them.
     pub fn difference(&self, other: &Self) -> Vec<Difference> {
         differences(self.items(), other.items())
     }

@@ -38,11 +38,11 @@ pub enum Cause {
     /// A reducer is gone.
     #[error("rank {rank} lost the reducer at {address}: {reason}")]
     ReducerLost {
-        /// Where it listened.
+        /// The address where it listened.
         address: String,
         /// The member that found it gone.
         rank: Rank,
-        /// What that one saw.
+        /// The reason that it gave.
         reason: String,
         /// The first of its operations that needs reducers.
         sequence: u64,
@@ -55,7 +55,7 @@ pub enum Cause {
     Timeout {
         /// The member that gave up.
         rank: Rank,
-        /// What it was doing.
+        /// Its operation.
         operation: Fingerprint,
         /// How long it had waited.
         milliseconds: u64,
@@ -107,7 +107,7 @@ pub enum Cause {
         from: Rank,
         /// The receiver, which noticed.
         to: Rank,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The link between two members is lost, and both live.
@@ -167,7 +167,7 @@ impl Cause {
         )
     }
 
-    /// The operation over which it came to light, where there is one, and a disagreement may be behind it.
+    /// The operation over which it was noticed, if there is one and a disagreement can be the cause.
     pub fn sequence(&self) -> Option<u64> {
         match self {
             Cause::Mismatch(mismatch) => Some(mismatch.sequence),
@@ -293,24 +293,24 @@ impl Cause {
     }
 }
 
-/// What the members of a group issued under one sequence number.
+/// The calls that the members of a group issued under one sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The first operation that is known to differ.
     pub sequence: u64,
-    /// What was issued, the rarest first and at most [`Mismatch::VARIANTS`]. A single one means that the members
-    /// already differed before, further back than they remember.
+    /// The calls, the rarest first and at most [`Mismatch::VARIANTS`]. A single one means that the members already
+    /// differed before, further back than they remember.
     pub variants: Vec<Variant>,
 }
 
-/// One operation, and who issued it.
+/// One operation, and the ranks that issued it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// The operation.
     pub fingerprint: Fingerprint,
     /// Who, ascending.
     pub ranks: Vec<Rank>,
-    /// What its plan was made from, where nothing but the plans differs.
+    /// The inputs of its plan, if only the plans differ.
     pub basis: Option<Basis>,
 }
 
@@ -318,7 +318,7 @@ impl Mismatch {
     /// How many variants are kept.
     pub const VARIANTS: usize = 4;
 
-    /// Sorts out who issued what.
+    /// Groups the issued calls by equality.
     pub fn new(sequence: u64, issued: impl IntoIterator<Item = (Rank, Fingerprint)>) -> Self {
         let mut variants: Vec<Variant> = Vec::new();
         for (rank, fingerprint) in issued {
@@ -333,7 +333,7 @@ impl Mismatch {
         Self { sequence, variants }
     }
 
-    /// The same, with what plans were made from where only those differ: `basis` knows it by a rank and its plan's digest.
+    /// The same with the inputs of plans, if only those differ: `basis` finds them by a rank and its plan's digest.
     #[must_use]
     pub fn explained(mut self, basis: impl Fn(Rank, u64) -> Option<Basis>) -> Self {
         if self.is_plan_mismatch() {
@@ -354,7 +354,7 @@ impl Mismatch {
         !others.is_empty() && others.iter().all(same_call)
     }
 
-    /// What each variant's members issued, in the words of `call`, and how they planned it where only that differs.
+    /// The call that each variant's members issued, as `call` writes it, and their plan if only that differs.
     pub fn issued(&self, call: impl Fn(&Fingerprint) -> String) -> Vec<(Vec<Rank>, String)> {
         let planned: Vec<&Basis> =
             self.variants.iter().filter_map(|variant| variant.basis.as_ref()).collect();

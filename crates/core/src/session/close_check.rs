@@ -10,12 +10,12 @@
 //! hub       Confirmed    to all that asked, once every member has confirmed, has asked the same, has left or died
 //! ```
 //!
-//! Control threads answer, not programs, and a member that has not made the call yet answers when it makes it. So programs may
-//! close their groups in any order. A question stays with the members after the rank that asked has left, so a member whose call
-//! differs still notices. A mismatch leads to a [fence](super::fence), as always.
+//! Control threads answer, not programs, and a member that has not made the call yet answers when it makes it. So
+//! programs can close their groups in any order. A question stays with the members after the rank that asked has left,
+//! so a member whose call differs still notices. A mismatch leads to a [fence](super::fence), as always.
 //!
-//! A member that leaves says how many calls it has made. If a question is about a later call, the member has left without it: the
-//! hub begins a fence, and a member that has the question already notices by itself.
+//! A member that leaves reports how many calls it has made. If a question is about a later call, the member has left
+//! without it: the hub begins a fence, and a member that has the question already notices by itself.
 
 use super::codec::{Malformed, Reader, Writer};
 use crate::{group::Rank, wire::Fingerprint};
@@ -57,7 +57,7 @@ pub struct Confirmation {
 }
 
 impl CloseQuestion {
-    /// The answer of who has made the same calls.
+    /// The answer of a member that has made the same calls.
     pub fn confirmed(&self) -> Confirmation {
         let Self { group, generation, hash, fingerprint, .. } = *self;
         Confirmation { group, generation, sequence: fingerprint.sequence, hash }

@@ -1,6 +1,6 @@
 //! The fields of messages: little-endian numbers, texts and lists with their lengths in front.
 //!
-//! Every length is bounded here, and nothing is reserved because of one: lists grow by what has arrived.
+//! Every length is bounded here, and nothing is reserved because of one: lists grow with the arrived bytes.
 
 use crate::{
     group::{FoldOrder, Rank},

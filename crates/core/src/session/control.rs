@@ -6,9 +6,9 @@
 //! side waits for missing bytes. On a control connection both are mixed with the message's
 //! [seal](super::handshake::Seals); see [`ControlChannel`].
 //!
-//! It is spoken after the [handshake](super::handshake) only. Bounds: a message has at most [`MESSAGE_BYTES`], a text
-//! 256 bytes and no control characters, a list 65,536 items; memory grows with what has arrived, not with what is
-//! announced. Damage, and bytes that make no message, are errors and never panics.
+//! The protocol is used only after the [handshake](super::handshake). A message has at most [`MESSAGE_BYTES`], a text
+//! 256 bytes and no control characters, a list 65,536 items. Memory grows with the arrived bytes, not with announced
+//! lengths. Damage, and bytes that make no message, are errors and never panics.
 
 mod channel;
 mod groups;
@@ -56,31 +56,31 @@ pub enum Message {
     },
     /// The members of another epoch. From rank 0.
     Members(Roster),
-    /// A reducer wants to be used. To rank 0, or to another reducer, which tells where the hubs of its jobs are.
+    /// A reducer wants to be used. To rank 0, or to another reducer, which answers with the hubs of its jobs.
     Enlist {
-        /// Where it listens: a `host:port`. An unspecified host means the address from which it connects.
+        /// Its address: a `host:port`. An unspecified host means the address from which it connects.
         address: String,
     },
     /// The answer to that.
     Enlisted {
-        /// Where else to ask: the hubs of the answering reducer's jobs. None from a hub.
+        /// Other addresses to ask: the hubs of the answering reducer's jobs. None from a hub.
         hubs: Vec<String>,
     },
-    /// Where a job's hub listens. From the hub to a reducer.
+    /// The address of a job's hub. From the hub to a reducer.
     Hub {
         /// As `host:port`.
         address: String,
     },
     /// A group could use more reducers than it does. To the hub; see [`recovery`](super::recovery).
     Grow(Grow),
-    /// What a group uses: from rank 0 after the roster, and to a reducer before the group's [`Introduction`].
+    /// The parameters of a group: from rank 0 after the roster, and to a reducer before the group's [`Introduction`].
     Parameters {
         /// The group; 0 for that of all ranks.
         group: u32,
-        /// What it uses.
+        /// The parameters.
         parameters: Box<Parameters>,
     },
-    /// The receiver may not take part.
+    /// The receiver is not allowed to take part.
     Refuse(Refusal),
     /// The sender is alive.
     Heartbeat,
@@ -103,7 +103,7 @@ pub enum Message {
     /// Whether all members of a group have made the same calls as a rank that leaves it. To the hub, and from it to the members; see
     /// [`close_check`](super::close_check).
     Confirm(CloseQuestion),
-    /// The answer to that. To the hub, and from it to who has asked.
+    /// The answer to that. To the hub, and from it to the rank that has asked.
     Confirmed(Confirmation),
     /// Something went wrong in a group. To the hub.
     Dispute(Dispute),
@@ -113,9 +113,9 @@ pub enum Message {
         group: u32,
         /// The generation that ends.
         generation: u32,
-        /// What began it; the decision may know more.
+        /// The first cause; the decision can have more information.
         cause: Cause,
-        /// What names the group, for members that have not made it.
+        /// The group's name, for members that have not made it.
         ordinal: Option<Ordinal>,
     },
     /// The answer to a fence. To the hub.
@@ -133,11 +133,11 @@ pub enum Message {
     Held(Held),
     /// How operations with reducers are finished without. From the hub.
     Resume(Resume),
-    /// What a reducer has to know of a group before its first operation.
+    /// The facts about a group that a reducer needs before its first operation.
     Introduce(Introduction),
-    /// What a plan was made from. To a reducer, before the first operation of the plan.
+    /// The inputs of a plan. To a reducer, before the first operation of the plan.
     Planned(PlanInfo),
-    /// Who is in a group: to the hub, which may not be one of them.
+    /// The members of a group: to the hub, which is not necessarily one of them.
     GroupInfo {
         /// The group.
         group: u32,
@@ -146,7 +146,7 @@ pub enum Message {
         /// Its members, ascending.
         members: Vec<Rank>,
     },
-    /// The sender takes no part in a group any more. To the hub, and to reducers that were told of it. From the hub: no
+    /// The sender takes no part in a group any more. To the hub, and to reducers that know of it. From the hub: no
     /// member does.
     Forget {
         /// The group.
@@ -154,22 +154,23 @@ pub enum Message {
     },
     /// The sender asks to continue with the survivors of a group. To the hub; see [`survivors`](super::survivors).
     Shrink(Shrink),
-    /// It waits no longer for that. To the hub.
+    /// The sender no longer waits for that. To the hub.
     Unshrink {
         /// The group.
         group: u32,
     },
-    /// What comes of that. From the hub.
+    /// The decision about that. From the hub.
     Shrunk(Shrunk),
-    /// What the sender's connections have carried. To the hub; see [`rebalance`](super::rebalance).
+    /// The traffic of the sender's connections. To the hub; see [`rebalance`](super::rebalance).
     PortReport(PortReport),
-    /// What plans are to take the ports of hosts for. From the hub.
+    /// The ports of hosts that plans should use. From the hub.
     PortProposal(PortProposal),
     /// The answer to that. To the hub.
     PortPledge(PortPledge),
-    /// What comes of it. From the hub.
+    /// The decision about that. From the hub.
     PortOutcome(PortOutcome),
-    /// What launchers or users call the sender's job; empty if they do not. To a reducer, before anything else.
+    /// The name of the sender's job from launchers or users; empty if there is none. To a reducer, before anything
+    /// else.
     JobName(String),
     /// The sender leaves in order and sends nothing after this; a reducer finishes the operations that it has begun.
     Bye,
@@ -177,9 +178,9 @@ pub enum Message {
     Ask(StatusQuestion),
     /// How the sender stands; the end of the answer to [`StatusQuestion::Status`].
     Status(Status),
-    /// What the sender's clocks show; the answer to [`StatusQuestion::Clock`].
+    /// The sender's clocks; the answer to [`StatusQuestion::Clock`].
     Clock(ClockReading),
-    /// What the sender has called last in a job; the answer to [`StatusQuestion::Flight`].
+    /// The sender's last calls in a job; the answer to [`StatusQuestion::Flight`].
     Flight {
         /// The record; a process that is in no job has none.
         record: Option<Box<FlightRecord>>,
@@ -188,22 +189,22 @@ pub enum Message {
     },
 }
 
-/// What is asked of a process.
+/// A question to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum StatusQuestion {
     /// How it stands. A worker of a job that has formed answers with its roster first.
     Status = 1,
-    /// What its clocks show.
+    /// Its clocks.
     Clock = 2,
-    /// What it has called last.
+    /// Its last calls.
     Flight = 3,
 }
 
 /// How it is known that a rank has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Death {
-    /// Its process has ended: its host says so.
+    /// Its process has ended, as its host reports.
     Exited,
     /// Its connection ended, and it takes no new one.
     Unreachable,
@@ -219,7 +220,7 @@ pub enum Death {
 }
 
 impl Death {
-    /// Whether its process is gone for certain. Else it may live, beyond a broken network.
+    /// Whether its process is gone for certain. Otherwise it might be alive, beyond a broken network.
     pub fn is_certain(&self) -> bool {
         !matches!(self, Death::Silent { .. } | Death::GaveUp)
     }
@@ -244,20 +245,20 @@ impl fmt::Display for Death {
 /// Why bytes are no message. The stream has no next message to find: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// The message is not what its sender wrote.
+    /// The message differs from the one that its sender wrote.
     #[error(
         "a control message was damaged on the way: its CRC32C is {found:08x}, and it carries {claimed:08x}"
     )]
     Checksum {
-        /// What the bytes give.
+        /// The checksum of the bytes.
         found: u32,
-        /// What they claim.
+        /// The checksum in the message.
         claimed: u32,
     },
     /// The message is longer than any that this version knows.
     #[error("a control message of {length} bytes; at most {MESSAGE_BYTES} are allowed")]
     Length {
-        /// What it announces.
+        /// The announced length.
         length: u32,
     },
     /// The message's fields do not fit its format.
@@ -267,7 +268,7 @@ pub enum ControlError {
     Malformed {
         /// The byte that names the message; 0 if even that is missing.
         number: u8,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
 }
@@ -289,7 +290,7 @@ impl Message {
         )
     }
 
-    /// The group that it is about, if members and the hub say it about one.
+    /// The group that it is about, if it is a message between members and the hub about a group.
     pub fn group(&self) -> Option<u32> {
         Some(match self {
             Message::GroupInfo { group, .. }

@@ -2,9 +2,9 @@
 //!
 //! Each survivor determines the lowest rank that might be alive. If that is another rank, it connects to it and sends
 //! [`Shrink`]. If it is itself, it waits for the others to connect, and decides as a hub would. A failed connection
-//! proves nothing: the other rank may be alive on the other side of a network split, or may have continued with others.
-//! So a rank that cannot be reached is silent, and the ranks that have met continue only if they outnumber the silent
-//! ones. At most one of several disjoint sets of ranks does.
+//! proves nothing: the other rank might be alive on the other side of a network split, or might have continued with
+//! others. So a rank that cannot be reached is silent, and the ranks that have met continue only if they outnumber the
+//! silent ones. At most one of several disjoint sets of ranks does.
 //!
 //! It is a state machine without connections or a clock; milliseconds count from any beginning.
 
@@ -15,7 +15,7 @@ use alloc::{
     vec::Vec,
 };
 
-/// For how long calls to a rank fail until it counts as silent.
+/// The time for which calls to a rank fail until it is silent.
 pub const PATIENCE_MILLISECONDS: u64 = 400;
 /// Between two calls of the rank that this one waits for.
 const PAUSE: u64 = 40;
@@ -72,7 +72,7 @@ impl Election {
         self.own.members.iter().copied().filter(move |rank| !is_lost(rank))
     }
 
-    /// Whether this rank is the lowest that may be alive, so that the others connect to it.
+    /// Whether this rank is the lowest that might be alive, so that the others connect to it.
     pub fn decides(&self) -> bool {
         self.expected().next() == Some(self.me)
     }
@@ -124,7 +124,7 @@ impl Election {
         self.silent.remove(&rank);
     }
 
-    /// Whether nobody has answered calls to a rank for so long that it is not waited for.
+    /// Whether a rank has not answered calls for so long that no rank waits for it.
     pub fn is_silent(&self, rank: Rank) -> bool {
         self.silent.contains(&rank)
     }
@@ -145,7 +145,7 @@ impl Election {
         true
     }
 
-    /// A rank that had come waits no longer.
+    /// A rank that had come no longer waits.
     pub fn withdraws(&mut self, rank: Rank) {
         self.here.remove(&rank);
     }
@@ -171,7 +171,7 @@ impl Election {
             .unwrap_or_default()
     }
 
-    /// What comes of it, once all that may live are here.
+    /// The decision, once all ranks that might be alive are here.
     pub fn outcome(&self) -> Option<ShrinkOutcome> {
         if !self.decides() || !self.missing().is_empty() {
             return None;

@@ -41,7 +41,7 @@ pub(super) use fences::Fences;
 pub use fences::{Directed, HubState};
 pub use member::{Action, Admission, Check, Issued, Member, NotIssued, Phase, Settled};
 
-/// How long a member waits before it first tells the hub what it is waiting for.
+/// How long a member waits before it first reports its waiting to the hub.
 pub const WAITING_MILLISECONDS: u64 = 50;
 
 /// How long it waits from then on before it tells the hub again.

@@ -1,11 +1,11 @@
-//! The flight record: the last operations and messages of a process, and where each of them stands.
+//! The flight record: the last operations and messages of a process, and the state of each.
 //!
 //! A process always keeps it, and gives it to a process that [asks](super::control::StatusQuestion::Flight). Side by
 //! side, the records of all ranks show which rank has called which operations. The name is from PyTorch's flight
 //! recorder, which does the same.
 //!
-//! Moments are nanoseconds of the process's monotonic clock; the record says what both clocks showed when it was taken. Lists are
-//! bounded, so that a record fits one message.
+//! Moments are nanoseconds of the process's monotonic clock; the record has the values of both clocks when it was
+//! taken. Lists are bounded, so that a record fits one message.
 
 use super::{
     Role,
@@ -32,7 +32,7 @@ const NAME_BYTES: usize = 128;
 pub struct FlightRecord {
     /// The job's number.
     pub job: u64,
-    /// What the process is there.
+    /// The role of the process there.
     pub role: Role,
     /// Its rank; 0 of a reducer.
     pub rank: Rank,
@@ -63,7 +63,7 @@ pub struct FlightGroup {
     pub group: u32,
     /// Its name, as the program calls it.
     pub name: String,
-    /// What the program says of it; empty if it says nothing.
+    /// The program's description of it; empty if there is none.
     pub description: String,
     /// Its ranks, by their numbers in the job, in the group's order. Empty if the record has no room for them, or if the group is
     /// over.
@@ -83,7 +83,7 @@ pub struct FlightOperation {
     pub group: u32,
     /// How many fences the group had had.
     pub generation: u32,
-    /// What was called.
+    /// The call.
     pub call: FlightCall,
     /// How far it has come.
     pub state: FlightState,
@@ -99,12 +99,12 @@ pub struct FlightOperation {
     pub received: u64,
 }
 
-/// What was called.
+/// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlightCall {
     /// An operation of all ranks of the group.
     Collective {
-        /// What it is; its sequence is the number of the operation in its group.
+        /// Its fingerprint; its sequence is the number of the operation in its group.
         call: Fingerprint,
         /// The algorithm that the plan chose.
         algorithm: String,

@@ -32,27 +32,27 @@ use core::fmt;
 pub struct Settings {
     /// The staging pool of a process, in bytes.
     pub staging: u64,
-    /// The most that a segment has, in bytes over the whole buffer; `u64::MAX` where it is left to others.
+    /// The most bytes of a segment over the whole buffer; `u64::MAX` if others decide.
     pub segment: u64,
-    /// Where fold keys come from, if it is not left to rank 0, or by rank 0 to the default.
+    /// The source of fold keys, if it is not left to rank 0, or by rank 0 to the default.
     pub order: Option<FoldOrder>,
     /// The algorithm, if the choice is not left to the planner.
     pub algorithm: Option<String>,
     /// The transport, if it is forced.
     pub transport: Option<String>,
-    /// Where the reducers listen.
+    /// The addresses of the reducers.
     pub reducers: Vec<String>,
     /// A digest of the constants by which its build cuts messages.
     pub cutting: u64,
-    /// What it knows of the links between all ranks, and of their hosts' ports.
+    /// Its knowledge of the links between all ranks, and of their hosts' ports.
     pub wiring: Wiring,
     /// Whether the ranks are to measure the links, and to follow their hosts' ports.
     pub measuring: Measuring,
     /// Up to how many elements one tree carries the whole buffer, if it is not left to rank 0, or by rank 0 to the default.
     pub tree_bound: Option<u64>,
-    /// Rules for algorithms, each as a text; none where they are left to rank 0.
+    /// Rules for algorithms, each as a text; none if they are left to rank 0.
     pub plan: Vec<String>,
-    /// The numbers of the machines' constants; none where they are left to rank 0.
+    /// The numbers of the machines' constants; none if they are left to rank 0.
     pub calibration: Vec<u64>,
 }
 
@@ -68,17 +68,17 @@ pub struct JobName {
 /// A rank's request to take part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// Which rank it was told it is.
+    /// The rank in its settings.
     pub rank: Rank,
     /// Its process.
     pub process: Process,
-    /// How many ranks it was told there are.
+    /// The number of ranks in its settings.
     pub world: u32,
-    /// What it would like.
+    /// Its settings.
     pub settings: Box<Settings>,
     /// The names of its job, in the order in which their sources count.
     pub job: Vec<JobName>,
-    /// The name of its host, by which a topology may call it.
+    /// The name of its host, which a topology can use.
     pub host_name: String,
 }
 
@@ -89,7 +89,7 @@ pub struct Decline {
     pub job: Vec<JobName>,
     /// The setting.
     pub setting: String,
-    /// What is wrong with it, and what would be right.
+    /// The problem, and how to fix it.
     pub problem: String,
 }
 
@@ -100,7 +100,7 @@ pub struct Formed {
     pub job: u64,
     /// Everybody.
     pub roster: Roster,
-    /// What all of them use.
+    /// The parameters of all.
     pub parameters: Parameters,
 }
 
@@ -145,7 +145,7 @@ impl JobName {
         (our.name != their.name).then_some((our, their))
     }
 
-    /// Whether a rank with the names `theirs` may meet one with the names `ours`.
+    /// Whether a rank with the names `theirs` is allowed to meet one with the names `ours`.
     ///
     /// # Errors
     /// If they are of two jobs.
@@ -192,7 +192,8 @@ impl Formation {
         Ok(Self { world, decided, joined: [(rank, joined)].into(), absent: BTreeSet::new() })
     }
 
-    /// A rank comes, over a connection from the address `from`. The same process may come again: its last word counts.
+    /// A rank comes, over a connection from the address `from`. The same process can come again: its last message is
+    /// used.
     ///
     /// # Errors
     /// A reason to send back; the formation is as before.
@@ -225,7 +226,7 @@ impl Formation {
         self.joined.values().map(|there| &there.job[..]).find(|job| !job.is_empty()).unwrap_or_default()
     }
 
-    /// A rank that had come is gone, and may come again as another process.
+    /// A rank that had come is gone, and might come again as another process.
     pub fn withdraw(&mut self, rank: Rank, incarnation: u64) {
         if self.joined.get(&rank).is_some_and(|there| there.process.incarnation == incarnation) {
             self.joined.remove(&rank);
@@ -252,7 +253,7 @@ impl Formation {
         }
     }
 
-    /// Where the reducers listen that rank 0 knows of.
+    /// The addresses of the reducers that rank 0 knows.
     pub fn reducers(&self) -> &[String] {
         &self.decided.reducers
     }
@@ -262,7 +263,7 @@ impl Formation {
         self.absent.insert(reducer.into());
     }
 
-    /// What the files have that rank 0's plan names, in the order of its rules.
+    /// The contents of the files that rank 0's plan names, in the order of its rules.
     pub fn give(&mut self, files: Arc<[FileText]>) {
         self.decided.plan.files = files;
     }
@@ -271,7 +272,7 @@ impl Formation {
     /// each rank's host is a node.
     ///
     /// # Errors
-    /// [`TopologyError::Whole`] where neither is so.
+    /// [`TopologyError::Whole`] if neither holds.
     pub fn place(&mut self, nodes: &[String]) -> Result<(), TopologyError> {
         let hosts: Vec<&str> = self.joined.values().map(|there| &there.host_name[..]).collect();
         self.decided.wiring = core::mem::take(&mut self.decided.wiring).placed(nodes, &hosts)?;

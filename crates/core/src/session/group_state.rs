@@ -1,11 +1,11 @@
-//! Where one process stands in a group: a machine without I/O, worker or reducer inside.
+//! The state of one process in a group: a state machine without I/O, worker or reducer inside.
 //!
-//! A [`GroupState`] is told what is called and what ends, what the hub says, and who is gone. It says what becomes of calls and
-//! frames, and [puts out](Outputs) what its user is to do. What lies in memory or is on its way is the user's: which operations
-//! run, what each needs, and what is held of it.
+//! A [`GroupState`] learns of calls and their ends, of the hub's messages, and of lost members. It decides about calls
+//! and frames, and [puts out](Outputs) tasks for its user. The user has the data: the operations that run, their needs,
+//! and their results.
 //!
-//! Inside is a worker, which numbers its calls and takes part in [fences](super::fence), or a [reducer](ReducerMember), which calls
-//! nothing and follows what workers announce.
+//! Inside is a worker, which numbers its calls and takes part in [fences](super::fence), or a [reducer](ReducerMember),
+//! which calls nothing and follows the workers' announcements.
 
 mod leaving;
 mod recovering;
@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_millis(300);
 pub struct Gone {
     /// Who, ascending.
     pub ranks: Vec<Rank>,
-    /// What is known of it.
+    /// The known reason.
     pub reason: String,
 }
 
@@ -47,18 +47,18 @@ pub struct Gone {
 pub enum GroupFailure {
     /// The hub has decided this cause, the same on all members.
     Decided(Arc<Cause>),
-    /// Ranks are gone that they need, or there is nobody left to decide.
+    /// Ranks that they need are gone, or no rank is left to decide.
     Gone(Gone),
     /// This process has ended the group.
     Closed,
 }
 
-/// What a group state wants done.
+/// A task from a group state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// The hub is to be told this.
+    /// Send this to the hub.
     Tell(Message),
-    /// A worker is to be told to dispute this, in a generation: a reducer has no hub.
+    /// Ask a worker to dispute this, in a generation: a reducer has no hub.
     TellWorker(u32, Cause),
     /// All that is under way fails, as the group is over.
     Fail(GroupFailure),
@@ -66,13 +66,13 @@ pub enum Output {
     Settled(Settled),
     /// [`GroupState::time_has_passed`] is to be called after this, and not at an earlier time that was named before.
     After(Duration),
-    /// [`GroupState::leave`] may come out otherwise now.
+    /// [`GroupState::leave`] might give another answer now.
     Leave,
 }
 
-/// Where group states put what they want done.
+/// Collects the tasks of group states.
 pub trait Outputs {
-    /// Takes what the state of a group wants done.
+    /// Takes a task of a group's state.
     fn put(&mut self, group: u32, output: Output);
 }
 
@@ -85,7 +85,7 @@ enum Side {
     Reducer(ReducerMember),
 }
 
-/// Where one process stands in a group.
+/// The state of one process in a group.
 #[derive(Debug)]
 pub struct GroupState {
     group: u32,
@@ -174,7 +174,7 @@ impl GroupState {
         Self::new(member.group(), Side::Worker(member))
     }
 
-    /// A reducer that was told of a generation of a group.
+    /// A reducer that learns of a generation of a group.
     pub fn of_reducer(group: u32, generation: u32) -> Self {
         Self::new(group, Side::Reducer(ReducerMember::new(generation)))
     }
@@ -195,7 +195,7 @@ impl GroupState {
         Self { side, switchover: made.switchover, ..self }
     }
 
-    /// What a reducer knows, if this is one.
+    /// The reducer's part, if this is one.
     pub fn reducer(&mut self) -> Option<&mut ReducerMember> {
         match &mut self.side {
             Side::Reducer(reducer) => Some(reducer),
@@ -203,7 +203,7 @@ impl GroupState {
         }
     }
 
-    /// What a worker has called, if this is one.
+    /// The worker's part, if this is one.
     pub fn member(&self) -> Option<&Member> {
         match &self.side {
             Side::Worker(member) => Some(member),
@@ -231,12 +231,12 @@ impl GroupState {
         self.member().map_or(0, Member::next)
     }
 
-    /// What names the group, if it is that.
+    /// The group's name, if it is an ordinal.
     pub fn ordinal(&self) -> Option<Ordinal> {
         self.member().and_then(Member::ordinal)
     }
 
-    /// What it has called under a number of this generation, if it remembers.
+    /// Its call under a number of this generation, if it remembers it.
     pub fn issued(&self, sequence: u64) -> Option<&Fingerprint> {
         self.member()?.issued(sequence)
     }
@@ -246,17 +246,17 @@ impl GroupState {
         self.member().and_then(Member::last).is_some_and(|last| last.hears_all(me))
     }
 
-    /// What to tell the hub about an operation that waits; see [`Member::waiting`].
+    /// The message to the hub about an operation that waits; see [`Member::waiting`].
     pub fn waiting(&self, sequence: u64, round: u32) -> Option<Message> {
         self.member()?.waiting(sequence, round)
     }
 
-    /// What the operations of a plan are made from; see [`Member::planned`].
+    /// The inputs of a plan; see [`Member::planned`].
     pub fn planned(&mut self, plan: u64, basis: &Arc<Basis>) {
         self.member_mut().into_iter().for_each(|member| member.planned(plan, basis));
     }
 
-    /// What to do with a frame of a generation.
+    /// The treatment of a frame of a generation.
     pub fn admit(&self, generation: u32) -> Admission {
         match &self.side {
             Side::Worker(member) => member.admit(generation),
@@ -264,7 +264,7 @@ impl GroupState {
         }
     }
 
-    /// How the rolling hash of a frame of this generation compares with what is known here.
+    /// Compares the rolling hash of a frame of this generation with this process's own.
     pub fn check(&self, sequence: u64, hash: u64) -> Check {
         match &self.side {
             Side::Worker(member) => member.check(sequence, hash),
@@ -298,13 +298,13 @@ impl GroupState {
         self.is_fenced() || stops || self.reducers == ReducerUse::Suspended || self.switchover.is_open()
     }
 
-    /// Whether an operation may move.
+    /// Whether an operation is allowed to move.
     pub fn may_run(&self, sequence: u64, with_reducers: bool) -> bool {
         let is_frozen = self.fenced.frozen.is_some_and(|from| sequence >= from);
         !is_frozen && (self.reducers == ReducerUse::InUse || !with_reducers)
     }
 
-    /// A collective is called. It may use reducers.
+    /// A collective is called. It can use reducers.
     pub fn issue(
         &mut self,
         call: Fingerprint,
@@ -358,7 +358,7 @@ impl GroupState {
         self.member_mut().into_iter().for_each(|member| member.fail(sequence));
     }
 
-    /// An operation is over: a fence may be answered that waits for that.
+    /// An operation is over: a fence that waits for that can now be answered.
     pub fn ended(&mut self, out: &mut impl Outputs) {
         if self.fenced.unanswered.is_some() {
             self.answer_fence(false, out);
@@ -392,13 +392,14 @@ impl GroupState {
         }
     }
 
-    /// A frame of this generation, whose hash [differs](Check::Differs), does not belong to what this process, rank `me`, has called.
+    /// A frame of this generation, whose hash [differs](Check::Differs), does not belong to the calls of this process,
+    /// rank `me`.
     pub fn dispute_frame(&mut self, sequence: u64, me: Rank, out: &mut impl Outputs) {
         let own = self.issued(sequence).map(|own| (me, *own));
         self.dispute(Cause::Mismatch(Mismatch::new(sequence, own)), out);
     }
 
-    /// What the hub says about the group.
+    /// A message of the hub about the group.
     pub fn receive(&mut self, message: &Message, out: &mut impl Outputs) {
         let Self { group, rules, leaving, fenced, switchover, .. } = self;
         let Fenced { frozen, unanswered } = fenced;
@@ -444,8 +445,8 @@ impl GroupState {
         }
     }
 
-    /// What the hub says before this process has made the group: it answers as one that has called nothing, whose first calls fail
-    /// then. `is_made`: whether it has made the group, and forgotten it. Returns a decision.
+    /// A message of the hub before this process has made the group. It answers as a process that has called nothing,
+    /// whose first calls then fail. `is_made`: whether it has made the group, and forgotten it. Returns a decision.
     pub fn receive_early(
         &mut self,
         message: &Message,
@@ -520,8 +521,8 @@ impl GroupState {
         self.dispute(Cause::PeerLost { ranks }, out);
     }
 
-    /// Nobody decides any more. Who waits for a decision waits in vain. If members are gone, others that know of it may leave the group
-    /// without a word that would come here: [some time](Output::After) is left to what is under way.
+    /// No rank decides any more. Waiting for a decision is in vain. If members are gone, others that know of it might
+    /// leave the group without a message to this rank. So operations under way get [some time](Output::After).
     #[cold]
     pub fn lose_hub(&mut self, out: &mut impl Outputs) {
         self.hub_is_gone = true;
@@ -553,19 +554,19 @@ impl GroupState {
         self.switchover.settled(outcome)
     }
 
-    /// Whether plans of the next operation take the ports of hosts for something else than those before.
+    /// Whether plans of the next operation use other ports of hosts than those before.
     #[inline]
     pub fn has_new_ports(&self) -> bool {
         self.switchover.is_due(self.next())
     }
 
-    /// What they take them for from the next operation on, if that [changes](Self::has_new_ports).
+    /// The ports that they use from the next operation on, if they [change](Self::has_new_ports).
     pub fn take_ports(&mut self) -> Option<&Ports> {
         let next = self.next();
         self.switchover.take_due(next)
     }
 
-    /// That of a group which takes the calls of another one: what was agreed on about ports there holds here.
+    /// The state of a group which takes the calls of another one: agreements about ports there hold here.
     #[must_use]
     pub fn succeeding(self, other: &Self) -> Self {
         Self { switchover: other.switchover.succeeded(), ..self }

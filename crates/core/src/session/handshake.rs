@@ -1,4 +1,4 @@
-//! The first words on every connection: who is there, and does it know the job's token?
+//! The first messages on every connection: they identify the other side, and prove that it knows the job's token.
 //!
 //! ```text
 //! client                                                                 server
@@ -15,9 +15,9 @@
 //! can.
 //!
 //! A message is a prefix of eight bytes (magic `a8 'H' 'R' 'B'`, kind u8, zero u8, length u16), then its body. At most
-//! 1 KiB is held per connection, and whatever does not begin with the magic is refused at its first wrong byte,
-//! without an answer. The caller gives a connection [`DEADLINE_MILLISECONDS`] for all of it, limits how many may be in
-//! it at once, and draws the nonces from the system's random numbers.
+//! 1 KiB is held per connection. Bytes that do not begin with the magic are refused at the first wrong byte, without an
+//! answer. The caller gives a connection [`DEADLINE_MILLISECONDS`] for all of it, limits how many can be in it at once,
+//! and draws the nonces from the system's random numbers.
 
 mod assembler;
 mod error;
@@ -40,7 +40,7 @@ use core::fmt;
 use message::{CHALLENGE, HELLO, PREFIX_BYTES, PROOF, REFUSE, WELCOME, kind, message};
 use transcript::{PROOF_BYTES, Transcript};
 
-/// How long a handshake may take, from the connection's first moment to the Welcome.
+/// The time limit of a handshake, from the connection's first moment to the Welcome.
 pub const DEADLINE_MILLISECONDS: u64 = 5_000;
 
 /// The least bytes of a message: that many can be read before anything is known of the other side.
@@ -52,7 +52,7 @@ pub const NONCE_BYTES: usize = 32;
 /// The clients that a server admits. A field that is `None` allows any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// What the server speaks.
+    /// The server's versions.
     pub versions: Versions,
     /// Its job.
     pub job: Option<u64>,
@@ -65,7 +65,7 @@ pub struct Policy {
 pub struct Established {
     /// The version that both will speak.
     pub version: u16,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub purpose: Purpose,
     /// Who is at the other end.
     pub other: Identity,
@@ -76,7 +76,7 @@ pub struct Established {
 /// The result of taking bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Received<T> {
-    /// How many of them belonged to the handshake; the others are what follows it.
+    /// How many of them belonged to the handshake; later bytes follow it.
     pub consumed: usize,
     /// The end of this side's part, when it is reached.
     pub done: Option<T>,
@@ -109,12 +109,13 @@ impl Client {
         Self { hello, expected: None, version: None, transcript, incoming, outgoing }
     }
 
-    /// What to send next; ask after `new` and after every [`receive`](Self::receive).
+    /// The next message to send; call this after `new` and after every [`receive`](Self::receive).
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
         self.outgoing.take()
     }
 
-    /// How many bytes belong to the handshake in any case: who reads no more at once leaves what follows it where it is.
+    /// How many bytes belong to the handshake in any case. A caller that reads no more at once leaves the bytes behind
+    /// it in the socket.
     pub fn wants(&self) -> usize {
         self.incoming.missing()
     }
@@ -187,17 +188,18 @@ impl Server {
         Self { policy, nonce, asked: None, transcript, incoming, outgoing: None }
     }
 
-    /// What to send next; ask after every [`receive`](Self::receive), after one that failed too.
+    /// The next message to send; call this after every [`receive`](Self::receive), even after one that failed.
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
         self.outgoing.take()
     }
 
-    /// How many bytes belong to the handshake in any case: who reads no more at once leaves what follows it where it is.
+    /// How many bytes belong to the handshake in any case. A caller that reads no more at once leaves the bytes behind
+    /// it in the socket.
     pub fn wants(&self) -> usize {
         self.incoming.missing()
     }
 
-    /// Whether the client has begun a message and not ended it: who means it sends each in one piece.
+    /// Whether the client has begun a message and not ended it. An honest client sends each in one piece.
     pub fn is_interrupted(&self) -> bool {
         self.incoming.is_within()
     }
@@ -251,7 +253,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Who asks, and what for.
+    /// The client, and its purpose.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }

@@ -14,7 +14,7 @@ use crate::group::Rank;
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
-/// What rank 0 decides with. Times are since any start that is the same for all calls.
+/// The state with which rank 0 decides. Times are since any start that is the same for all calls.
 #[derive(Debug)]
 pub struct Hub {
     fences: Fences,
@@ -43,23 +43,23 @@ impl Hub {
         self.states().count()
     }
 
-    /// What is under way in each group, by number.
+    /// The protocols under way in each group, by number.
     pub fn states(&self) -> impl Iterator<Item = (u32, HubState)> {
         self.fences.states()
     }
 
-    /// A message of a worker or reducer: what to send because of it.
+    /// A message of a worker or reducer. Returns the messages to send because of it.
     ///
-    /// * GroupInfo and Dispute say who is in a group.
-    /// * Forget says that a member takes no part in a group any more. A group that no member needs is forgotten, and
-    ///   all members that live are told so: then nobody reads what others have left in memory for it.
-    /// * Dispute begins a fence, if it is of the current generation and none is under way. An abort ends the group in any
-    ///   generation: where a fence is under way, it is what that decides.
+    /// * GroupInfo and Dispute have the members of a group.
+    /// * Forget reports that a member takes no part in a group any more. A group that no member needs is forgotten, and
+    ///   all live members learn of it: then no rank reads the data that others have left in memory for it.
+    /// * Dispute begins a fence, if it is of the current generation and none is under way. An abort ends the group in
+    ///   any generation: a fence that is under way decides this.
     /// * Report brings a fence forward; the last one ends it.
     /// * Suspect and Grow begin a recovery, if the group has had none: after one no operation of it uses reducers. A reducer that is
     ///   suspected is no member of the job any more.
-    /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first. A member that
-    ///   leaves says it before it says Forget.
+    /// * Held brings a recovery forward; the last one ends it, unless a fence is under way, which goes first. A member
+    ///   that leaves sends Held before Forget.
     /// * Waiting is shown to the members that can compare it with their own history. These are the next member that
     ///   waits behind it and ahead of it, and one that waits in the same operation with another hash. The first of its
     ///   [round](super::control::Waiting::round) is shown to all members. So a disagreement is also found with a rank
@@ -67,8 +67,9 @@ impl Hub {
     ///   If a member has left without the operation, a fence begins.
     /// * Confirm and Confirmed are the questions of members that leave, and their answers; see
     ///   [`close_check`](super::close_check). A question about a call that a member has left without begins a fence.
-    /// * PortReport says what connections have carried. Once ports have looked otherwise for long, all members are proposed other
-    ///   ones, and the last PortPledge settles from which call on plans take them; see [`rebalance`](super::rebalance).
+    /// * PortReport has the traffic of connections. Once ports have had other speeds for long, the hub proposes new
+    ///   ones to all members. The last PortPledge decides from which call on plans use them; see
+    ///   [`rebalance`](super::rebalance).
     /// * Shrink and Unshrink come from members that continue with the survivors; see [`survivors`](super::survivors).
     pub fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
         let members = match &message {
@@ -91,8 +92,8 @@ impl Hub {
         next.map_or_else(Vec::new, |roster| self.renew(roster))
     }
 
-    /// A rank is dead, as is known from this: fences no longer wait for it, and end in [`PeerLost`](super::Cause::PeerLost) where it
-    /// was a member.
+    /// A rank is dead, as `death` shows: fences no longer wait for it, and end in [`PeerLost`](super::Cause::PeerLost)
+    /// if it was a member.
     pub fn lose(&mut self, rank: Rank, death: &Death) -> Vec<Directed> {
         let mut sent = self.fences.lose(rank);
         sent.extend(directed(self.survivors.lose(rank, death.is_certain())));
@@ -113,7 +114,8 @@ impl Hub {
         self.pool.due(now)
     }
 
-    /// A reducer has answered, or calls by itself, in this life; or it has not answered. It may be a member from now on.
+    /// A reducer has answered, or calls by itself, in this life; or it has not answered. It can be a member from now
+    /// on.
     pub fn greeted(&mut self, address: &str, life: Option<u64>, now: Duration) -> Vec<Directed> {
         let Some(life) = life else {
             self.pool.not_there(address, now);

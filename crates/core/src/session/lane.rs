@@ -1,13 +1,15 @@
 //! Permission to send: windows of segments for operations, eager slots for connections.
 //!
-//! A message enters a connection only if it has a slot at its receiver. (On the board of a host the next message answers the last
-//! instead.) So a connection can always be drained, and no operation blocks another one behind it. A receiver grants slots
-//! by **segments**: it says how many it is done with, and its sender may be [`depth`](Window::new) segments ahead. Messages of a
-//! few KiB need not wait for the first grant: each connection has **eager** slots for them, which return as they are emptied.
+//! A message enters a connection only if it has a slot at its receiver. (On the board of a host the next message
+//! answers the last instead.) So a connection can always be drained, and no operation blocks another one behind it. A
+//! receiver grants slots by **segments**: it reports how many it is done with, and its sender can be
+//! [`depth`](Window::new) segments ahead. Messages of a few KiB do not wait for the first grant: each connection has
+//! **eager** slots for them, which return as they are emptied.
 //!
-//! A message for a call that the receiver's program has not made yet keeps its slot until the program makes it. That can take long,
-//! because the program may wait for an answer to a `send`. So the last slot of a connection is reserved for
-//! [messages](MESSAGE_PRIORITY) of `send`. A receiver takes these whatever its program does, and the slot returns.
+//! A message for a call that the receiver's program has not made yet keeps its slot until the program makes it. That
+//! can take long, because the program might wait for an answer to a `send`. So the last slot of a connection is
+//! reserved for [messages](MESSAGE_PRIORITY) of `send`. A receiver takes these whatever its program does, and the slot
+//! returns.
 //!
 //! # Why waiting for a window cannot deadlock
 //!
@@ -26,17 +28,18 @@
 //! segments of a window each time. It stands still forever if its partner in memory begins in lots unrelated to the
 //! window.
 //!
-//! `crates/core/tests/layouts` runs all algorithms on simulated machines in any order, and finds what does not end.
+//! `crates/core/tests/layouts` runs all algorithms on simulated machines in any order, and finds operations that do not
+//! end.
 
-/// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
+/// Messages of at most this many bytes can be sent to a rank that has not issued the operation yet.
 pub const EAGER_BYTES: usize = 4 << 10;
-/// The same where all ranks share memory: they go with their frames.
+/// The same if all ranks share memory: the messages are in their frames.
 pub const EAGER_BYTES_HERE: usize = 32 << 10;
 /// The least segments that are in flight, however large they are, if the operation has that many.
 pub const LEAST_DEPTH: u32 = 4;
-/// How many eager messages may lie at their receiver, per link and direction.
+/// How many eager messages can be at their receiver, per link and direction.
 pub const EAGER_SLOTS: u16 = 64;
-/// The same for a link through memory, where the answer is near and each slot takes up cache.
+/// The same for a link through memory, which has a short round trip, and where each slot takes up cache.
 pub const SHARED_SLOTS: u16 = 8;
 
 /// The priority of messages. A rank begins its part when it hears of it, even if its program waits for another call.
@@ -44,7 +47,7 @@ pub const MESSAGE_PRIORITY: i32 = i32::MAX;
 /// How many eager slots of a connection only messages take.
 const KEPT_SLOTS: u16 = 1;
 
-/// What a receiver has granted to a sender, for one operation.
+/// The grants of a receiver to a sender, for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     depth: u32,
@@ -56,9 +59,9 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a grant of {granted} segments, between {done} granted before and {begun} begun")]
 pub struct NotGranted {
-    /// What the grant says.
+    /// The granted segments.
     pub granted: u32,
-    /// What was granted before.
+    /// The segments granted before.
     pub done: u32,
     /// How many segments this sender has begun.
     pub begun: u32,
@@ -88,7 +91,7 @@ impl Window {
         segment < self.done.saturating_add(self.depth)
     }
 
-    /// Whether messages may be sent that are not eager.
+    /// Whether messages that are not eager can be sent.
     pub fn is_open(self) -> bool {
         self.open
     }
@@ -99,7 +102,7 @@ impl Window {
     }
 }
 
-/// The eager slots of a connection, seen from one end: those at the other end, and those here.
+/// The eager slots of a connection, seen from one end: the slots at the other end, and the slots here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
     slots: u16,
@@ -150,12 +153,12 @@ impl Credits {
         core::mem::take(&mut self.owed)
     }
 
-    /// Whether the other end may have a slot left here, where `parked` messages lie.
+    /// Whether the other end might have a slot left here, with `parked` messages in slots.
     pub fn has_slot(self, parked: u16) -> bool {
         parked < self.slots
     }
 
-    /// Whether the other end may have run out of slots because of `parked` messages that lie here.
+    /// Whether the other end might have run out of slots because of `parked` messages here.
     pub fn is_crowded(self, parked: u16) -> bool {
         parked.saturating_add(self.owed) >= self.slots / 2
     }

@@ -21,7 +21,7 @@ use core::fmt;
 /// sender.
 pub const WAITING_MOST: usize = 16_384;
 
-/// What a message is, or what a receive asks for.
+/// The properties of a message, or of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Envelope {
     /// The number that both sides give.
@@ -54,13 +54,13 @@ impl fmt::Display for Envelope {
 pub struct Match<R, P> {
     /// Who sent it.
     pub from: Rank,
-    /// Its number among what that rank sent here.
+    /// Its number among the messages of that rank to this one.
     pub number: u64,
-    /// What it is.
+    /// The envelope of the message.
     pub sent: Envelope,
-    /// What came with it.
+    /// The data that came with it.
     pub payload: P,
-    /// What was asked for.
+    /// The envelope of the receive.
     pub wanted: Envelope,
     /// Who asked.
     pub receive: R,
@@ -69,9 +69,9 @@ pub struct Match<R, P> {
 /// A receive that waits for its message.
 #[derive(Debug)]
 pub struct Asked<R> {
-    /// From whom; `None` for any rank.
+    /// The sender; `None` for any rank.
     pub from: Option<Rank>,
-    /// What was asked for.
+    /// The envelope of the receive.
     pub envelope: Envelope,
     /// Who asked.
     pub receive: R,
@@ -102,7 +102,8 @@ struct Peer<S, P> {
     waiting_number: usize,
 }
 
-/// The messages of one group at one rank. `S` is what belongs to a send, `R` to a receive, and `P` came with a message.
+/// The messages of one group at one rank. `S` is the caller's data of a send, `R` of a receive, and `P` came with a
+/// message.
 #[derive(Debug)]
 pub struct Mailbox<S, R, P> {
     peers: BTreeMap<Rank, Peer<S, P>>,
@@ -173,7 +174,7 @@ impl<S, R, P> Mailbox<S, R, P> {
         Some(matched(from, waiting, wanted))
     }
 
-    /// A rank has announced a message. Numbers may be missing where announcements were lost.
+    /// A rank has announced a message. Numbers are missing if announcements were lost.
     ///
     /// # Errors
     /// If its number does not follow the last one, or if too many messages wait.

@@ -1,8 +1,8 @@
 //! Who takes part in a job, epoch by epoch.
 //!
 //! A [`Roster`] is a value: joining and leaving make the roster of the next epoch and leave this one as it is. Members
-//! have [identities](MemberId) that are never used again; a worker's rank is its place among the workers of an epoch. All
-//! arithmetic about places is here: nobody else compares an identity with a number of members.
+//! have [identities](MemberId) that are never used again; a worker's rank is its place among the workers of an epoch.
+//! All arithmetic about places is here: no other module compares an identity with a number of members.
 
 use super::{
     Role,
@@ -59,7 +59,7 @@ impl fmt::Display for MemberId {
 /// A running process, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Where it listens, as `host:port`; at most 256 bytes.
+    /// Its address, as `host:port`; at most 256 bytes.
     pub address: String,
     /// Its host: the same number means the same running machine, as far as the process can tell. A hint: that two
     /// processes share memory is proven only by sharing it.
@@ -73,9 +73,9 @@ pub struct Process {
 pub struct Member {
     /// Its identity.
     pub id: MemberId,
-    /// What it is.
+    /// Its role.
     pub role: Role,
-    /// Where it listens, as `host:port`.
+    /// Its address, as `host:port`.
     pub address: String,
     /// Its life. Unknown for a reducer until it answers, because only its address is known.
     pub incarnation: Option<u64>,
@@ -99,7 +99,7 @@ pub enum RosterError {
     /// Nobody would have data.
     #[error("a roster without workers")]
     NoWorkers,
-    /// There are too many, or their numbers are used up.
+    /// The members are too many, or their numbers are used up.
     #[error("more members than a roster takes")]
     Full,
     /// Identities do not ascend, or one is there twice, or was not given out.
@@ -108,7 +108,7 @@ pub enum RosterError {
     /// A worker is always known by its process.
     #[error("a roster with a worker of unknown host or incarnation")]
     UnknownWorker,
-    /// There is no such member.
+    /// The member does not exist.
     #[error("the roster has no such member")]
     NoSuchMember,
 }
@@ -246,7 +246,7 @@ impl Roster {
         here.map(|worker| worker.id).collect()
     }
 
-    /// What people call a member: `rank 3`, or a reducer's address.
+    /// The name of a member for people: `rank 3`, or a reducer's address.
     pub fn name(&self, id: MemberId) -> String {
         match self.member(id) {
             Some(Member { role: Role::Reducer, address, .. }) => address.clone(),

@@ -1,4 +1,4 @@
-//! What rank 0 decides for a group. It travels once per group, in a message of its own.
+//! The values that rank 0 decides for a group. They travel once per group, in a message of their own.
 
 use super::{
     basis::{Difference, differences, digest_of},
@@ -18,7 +18,7 @@ pub const PARAMETERS_BYTES: usize = 64 << 10;
 /// The values that all members of a group use, as rank 0 has decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// Where fold keys come from.
+    /// The source of fold keys.
     pub order: FoldOrder,
     /// The algorithm that is forced for all-reduces, if one is.
     pub algorithm: Option<String>,
@@ -28,29 +28,29 @@ pub struct Parameters {
     pub segment: u64,
     /// The staging pool of each process, in bytes.
     pub staging: u64,
-    /// Where the reducers listen, in the order in which schedules number them.
+    /// The addresses of the reducers, in the order in which schedules number them.
     pub reducers: Vec<String>,
     /// A digest of the constants by which the build cuts messages.
     pub cutting: u64,
-    /// What is known of the links between all ranks of the job, and of their hosts' ports.
+    /// The known links between all ranks of the job, and the ports of their hosts.
     pub wiring: Wiring,
     /// Whether the ranks measure the links once the group is there; then they know the [`wiring`](Self::wiring). And whether they
     /// follow their hosts' ports later.
     pub measuring: Measuring,
     /// Up to how many elements one tree carries the whole buffer.
     pub tree_bound: u64,
-    /// What a user wrote of the choice of algorithms.
+    /// The user's rules for the choice of algorithms.
     pub plan: PlanText,
     /// The numbers of the machines' constants, if times decide.
     pub calibration: Vec<u64>,
 }
 
-/// What a user wrote of the choice of algorithms, as rank 0 tells it all ranks.
+/// The user's rules for the choice of algorithms, as rank 0 sends them to all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanText {
     /// The rules, each as a text.
     pub rules: Vec<String>,
-    /// What the files have that rules name, in their order.
+    /// The contents of the files that rules name, in their order.
     pub files: Arc<[FileText]>,
 }
 
@@ -82,17 +82,17 @@ pub const TREE_BOUND: u64 = 10_000_000;
 pub const MEASURE: &str = "measure";
 
 impl Parameters {
-    /// What tells them apart from others, in short.
+    /// A digest that differs from that of other parameters.
     pub fn digest(&self) -> u64 {
         digest_of(self.items())
     }
 
-    /// In what others differ: by the names of their settings, where they have one.
+    /// The differences to others, by the names of their settings if they have one.
     pub fn difference(&self, other: &Self) -> Vec<Difference> {
         differences(self.items(), other.items())
     }
 
-    /// What stands for links and ports among what plans are made from.
+    /// A digest of links and ports, for the inputs of plans.
     pub fn topology(&self) -> Option<u64> {
         self.wiring.to_bytes().map(|bytes| digest(&bytes))
     }
@@ -154,7 +154,7 @@ impl Parameters {
         });
     }
 
-    /// The same for a reducer, which runs no schedule of a file: without the texts of those.
+    /// The same for a reducer, which runs no schedule of a file: without the texts of files.
     #[must_use]
     pub fn without_files(&self) -> Self {
         let bare = |file: &FileText| FileText { text: String::new(), ..*file };

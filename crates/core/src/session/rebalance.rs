@@ -36,7 +36,7 @@ use super::{
 use crate::topology::{Ports, Wiring};
 use alloc::vec::Vec;
 
-/// What a member's connections have carried since it last said so in this group. To the hub.
+/// The traffic of a member's connections since its last report in this group. To the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortReport {
     /// The group.
@@ -47,7 +47,7 @@ pub struct PortReport {
     pub links: Vec<LinkUse>,
 }
 
-/// What a connection has carried from this process to another one.
+/// The traffic of a connection from this process to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkUse {
     /// The other process.
@@ -58,7 +58,7 @@ pub struct LinkUse {
     pub microseconds: u64,
 }
 
-/// What plans are to take ports for. From the hub.
+/// The ports that plans should use. From the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortProposal {
     /// The group.
@@ -80,7 +80,7 @@ pub struct PortPledge {
     pub bound: u64,
 }
 
-/// What comes of a proposal. From the hub.
+/// The outcome of a proposal. From the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortOutcome {
     /// The group.

@@ -35,7 +35,7 @@ use crate::{group::Rank, wire::digest};
 use alloc::{string::String, vec::Vec};
 use core::ops::Range;
 
-/// The number of the group in which members finish what a group has left.
+/// The number of the group in which members finish a group's open operations.
 pub fn repair_of(group: u32) -> u32 {
     follower_of(group, b"repair")
 }
@@ -61,18 +61,18 @@ pub struct Suspect {
     pub group: u32,
     /// Its members, ascending.
     pub members: Vec<Rank>,
-    /// What is lost.
+    /// The lost reducer.
     pub lost: LostReducer,
 }
 
 /// A reducer that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostReducer {
-    /// Which member it was: another one may listen at its address by now.
+    /// Its identity: another member might listen at its address by now.
     pub id: MemberId,
-    /// Where it listened.
+    /// The address where it listened.
     pub address: String,
-    /// What was seen.
+    /// The observed reason.
     pub reason: String,
 }
 
@@ -87,7 +87,7 @@ pub struct Grow {
     pub reducers: Vec<MemberId>,
 }
 
-/// What a worker holds of one operation that has not ended there.
+/// A worker's part of the result of one operation that has not ended there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// The operation.
@@ -98,7 +98,7 @@ pub struct Holding {
     pub chunks: Vec<Vec<Range<u32>>>,
 }
 
-/// What a member has called in a generation of a group.
+/// The calls of a member in a generation of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// The generation. The hashes start again in each.
@@ -115,7 +115,7 @@ pub struct Calls {
 pub struct Held {
     /// The group.
     pub group: u32,
-    /// What it has called.
+    /// Its calls.
     pub calls: Calls,
     /// Those with reducers that have not ended, ascending. All others of these have ended well.
     pub operations: Vec<Holding>,
@@ -144,14 +144,14 @@ pub struct OperationRepair {
 pub struct Resume {
     /// The group.
     pub group: u32,
-    /// All operations of the group: those from [`Calls::next`] on run in the next group.
+    /// All operations of the group: the calls from [`Calls::next`] on run in the next group.
     pub calls: Calls,
     /// The reducers that are gone, ascending.
     pub lost: Vec<LostReducer>,
     /// The reducers that are new, ascending.
     pub gained: Vec<MemberId>,
-    /// What is left to do, ascending. An operation that is not listed, and uses reducers, has ended well or is to be done again
-    /// as a whole, if no worker had issued it.
+    /// The operations that are not finished, ascending. An operation that is not listed, and uses reducers, has ended
+    /// well, or is to be done again as a whole if no worker had issued it.
     pub operations: Vec<OperationRepair>,
 }
 

@@ -11,7 +11,7 @@ use alloc::{string::String, vec::Vec};
 /// How many ranks a refusal names: it must fit a [handshake](super::handshake) message, whatever it says.
 const RANKS_SENT: usize = 200;
 
-/// Why a process was not let in, in words for the people who started it.
+/// Why a process was refused, in words for the people who started it.
 ///
 /// It travels to the refused process, so its text names both sides neutrally. It is never authenticated: believe it as
 /// far as giving up this connection goes. Its texts are sent up to 256 bytes each.
@@ -23,9 +23,9 @@ pub enum Refusal {
     /// The two sides have no protocol version in common.
     #[error("no common protocol version: {theirs} connected to {ours}; install the same release everywhere")]
     Version {
-        /// What the refusing side speaks.
+        /// The versions of the refusing side.
         ours: Versions,
-        /// What the refused side speaks.
+        /// The versions of the refused side.
         theirs: Versions,
     },
     /// The refused side is of another job.
@@ -69,7 +69,7 @@ pub enum Refusal {
         /// The size of the world.
         world: u32,
     },
-    /// The two sides were told different sizes of the world.
+    /// The two sides have different sizes of the world.
     #[error(
         "rank {rank} has a world of {theirs}, and other ranks have {ours}: give every process the same WORLD_SIZE, or, for two \
          groups over one torch store, each group its own PrefixStore"
@@ -77,9 +77,9 @@ pub enum Refusal {
     World {
         /// The refused rank.
         rank: Rank,
-        /// What the refusing side was told.
+        /// The value of the refusing side.
         ours: u32,
-        /// What the refused side was told.
+        /// The value of the refused side.
         theirs: u32,
     },
     /// A setting that all ranks must share differs.
@@ -102,9 +102,9 @@ pub enum Refusal {
     Build {
         /// The refused rank.
         rank: Rank,
-        /// What rank 0's build cuts by.
+        /// The limits of rank 0's build.
         ours: String,
-        /// What the refused rank's build cuts by.
+        /// The limits of the refused rank's build.
         theirs: String,
     },
     /// The two sides belong to two users of a host, and no token proves that both are of one job.
@@ -121,7 +121,7 @@ pub enum Refusal {
     /// No more connections, groups or memory for this one.
     #[error("no room: {what} is limited to {limit} here")]
     NoRoom {
-        /// What there is no room for.
+        /// The thing without room.
         what: String,
         /// How much room there is.
         limit: u64,
@@ -143,9 +143,9 @@ pub enum Refusal {
     /// A forced algorithm needs a reducer that cannot be used.
     #[error("the reducer at {address} cannot be used, and HERRINGBONE_ALGORITHM needs it: {reason}")]
     NoReducer {
-        /// Where it should listen.
+        /// The address where it should listen.
         address: String,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         reason: String,
     },
     /// Rank 0 has a setting that it cannot use, so the job does not start.
@@ -153,7 +153,7 @@ pub enum Refusal {
     Unusable {
         /// The setting.
         setting: String,
-        /// What is wrong with it, and what would be right.
+        /// The problem, and how to fix it.
         problem: String,
     },
     /// Another rank than rank 0 has a setting that it cannot use, so the job does not start.
@@ -163,7 +163,7 @@ pub enum Refusal {
         rank: Rank,
         /// The setting.
         setting: String,
-        /// What is wrong with it, and what would be right.
+        /// The problem, and how to fix it.
         problem: String,
     },
     /// The process at this address was started again since its address was learnt.

@@ -1,7 +1,7 @@
 //! Rules that the members of groups follow.
 
-/// The rules that a member of a group follows. All follow [`GroupRules::DEFAULT`]; others are faults to plant, for checks of what
-/// looks for such faults.
+/// The rules that a member of a group follows. All follow [`GroupRules::DEFAULT`]; others are faults to plant, which
+/// test the checks for such faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each rule is kept or broken by itself")]
 pub struct GroupRules {
@@ -9,9 +9,10 @@ pub struct GroupRules {
     pub keeps_early: bool,
     /// Whether nothing that was reported to the hub changes before it has decided.
     pub stands_still: bool,
-    /// Whether a member says what it has called when a reducer is lost.
+    /// Whether a member reports its calls when a reducer is lost.
     pub says_calls: bool,
-    /// Whether what a lost reducer has left is finished in the order of the calls; if not, what runs is before what waits.
+    /// Whether a lost reducer's operations are finished in the order of the calls; if not, running operations come
+    /// before waiting ones.
     pub redoes_in_order: bool,
     /// How often the unfinished part of an operation is done.
     pub times_redone: usize,
@@ -19,16 +20,16 @@ pub struct GroupRules {
     pub uses_holders: bool,
     /// Whether an operation that was finished without its reducer ends for its caller.
     pub ends_redone: bool,
-    /// Whether a member compares what a rank that leaves has called with its own calls before it confirms that.
+    /// Whether a member compares the calls of a rank that leaves with its own calls before it confirms them.
     pub compares_calls: bool,
-    /// Whether a rank that leaves a group says how many calls it has made.
+    /// Whether a rank that leaves a group reports how many calls it has made.
     pub counts_calls: bool,
-    /// Whether a rank that aborts a group says so.
+    /// Whether a rank that aborts a group reports it.
     pub says_aborts: bool,
 }
 
 impl GroupRules {
-    /// What engines do.
+    /// The rules of engines.
     pub const DEFAULT: Self = Self {
         keeps_early: true,
         stands_still: true,

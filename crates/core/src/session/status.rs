@@ -1,8 +1,8 @@
 //! The status that a process reports when it is asked.
 //!
-//! A process answers for itself alone, from what it has at that moment: nobody else is asked, so no other process can keep
-//! it from answering. A worker of a job sends its [`Roster`](super::membership::Roster) before, so that who asks one
-//! member knows whom else to ask. Lists are cut, and say how many items were left out.
+//! A process answers for itself alone, from its present state. It asks no other process, so none can keep it from
+//! answering. A worker of a job sends its [`Roster`](super::membership::Roster) before, so that a client of one member
+//! knows the others. Lists are cut, and have the number of items that were left out.
 
 use super::{
     codec::{Malformed, Reader, Writer},
@@ -26,18 +26,18 @@ pub const LINKS: usize = 2048;
 /// How many members are named that an operation waits for.
 pub const WAITS: usize = 256;
 
-/// What a process says of itself.
+/// A process's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Its number on its host.
     pub process: u32,
     /// The name of its host.
     pub host: String,
-    /// What it does.
+    /// Its activity.
     pub activity: Activity,
 }
 
-/// What the clocks of a process show at one moment, in nanoseconds.
+/// The clocks of a process at one moment, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockReading {
     /// The monotonic clock, since its host has started. All moments that a process tells are of it.
@@ -46,7 +46,7 @@ pub struct ClockReading {
     pub realtime: u64,
 }
 
-/// What a process does.
+/// The activity of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// Rank 0 waits for these ranks, before there is a job.
@@ -74,7 +74,7 @@ pub enum Activity {
 pub struct ServedJob {
     /// Its number.
     pub job: u64,
-    /// How many workers it is said to have.
+    /// The number of workers, by its settings.
     pub world: u32,
     /// How it stands here. Nothing is known if its engine was busy all the time.
     pub job_status: Option<JobStatus>,
@@ -128,7 +128,7 @@ pub struct InFlight {
     pub group: u32,
     /// How many operations of its group were called before it; a message that waits for its other end has no number.
     pub sequence: Option<u64>,
-    /// What it is, as errors name it.
+    /// Its description, as in errors.
     pub name: String,
     /// How long ago it was called, in milliseconds.
     pub age: u64,
@@ -143,7 +143,7 @@ pub struct InFlight {
 pub struct LinkStatus {
     /// The member at its other end.
     pub to: MemberId,
-    /// What it is made of.
+    /// Its medium.
     pub way: Way,
     /// Payload bytes sent on it so far.
     pub sent: u64,
@@ -151,7 +151,7 @@ pub struct LinkStatus {
     pub received: u64,
 }
 
-/// What a link is made of.
+/// The medium of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// It is being made.
@@ -177,7 +177,7 @@ impl ClockReading {
         Ok(Self { monotonic: from.u64()?, realtime: from.u64()? })
     }
 
-    /// What the wall clock showed at a moment of the monotonic one, if nobody has set it since.
+    /// The wall clock at a moment of the monotonic one, if it has not been set since.
     pub fn realtime_at(self, monotonic: u64) -> u64 {
         self.realtime.saturating_add(monotonic).saturating_sub(self.monotonic)
     }

@@ -28,7 +28,7 @@ pub struct Shrink {
     pub completed: u64,
 }
 
-/// What comes of a [`Shrink`].
+/// The outcome of a [`Shrink`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShrinkOutcome {
     /// These ranks continue, ascending.
@@ -70,7 +70,7 @@ impl ShrinkOutcome {
 pub struct Shrunk {
     /// The group.
     pub group: u32,
-    /// What comes of it.
+    /// The outcome.
     pub outcome: ShrinkOutcome,
     /// How many operations of the group all survivors have completed.
     pub completed: u64,
@@ -103,7 +103,7 @@ impl Survivors {
         self.decide(group)
     }
 
-    /// A member waits no longer.
+    /// A member no longer waits.
     pub fn withdraw(&mut self, from: Rank, group: u32) -> Vec<(Rank, Shrunk)> {
         let Some(calls) = self.calls.get_mut(&group) else { return Vec::new() };
         let is_missing = |rank: &Rank| !calls.called.contains_key(rank) && !self.gone.contains_key(rank);

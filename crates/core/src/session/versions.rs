@@ -22,7 +22,7 @@ impl Versions {
     /// * 6: the bytes after a handshake are bound to its connection.
     /// * 7: joining ranks send the names of their job. Parameters have the links between ranks and the settings for the choice of
     ///   algorithms. Ranks continue without the hub.
-    /// * 8: messages can be coded, and fingerprints say how.
+    /// * 8: messages can be coded, and fingerprints have the codec.
     /// * 9: tables on servers, whose workers can use shared memory.
     /// * 10: a list of keys is sent once over a connection, and then as a number. A refused push of a table withdraws no other push.
     ///   Ranges of a table have the number with which they were made.

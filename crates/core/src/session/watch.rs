@@ -1,6 +1,7 @@
-//! Which ranks live, which have left, and what the hub says: what a control thread decides, without connections or a clock.
+//! Which ranks live, which have left, and the hub's messages: the decisions of a control thread, without connections or
+//! a clock.
 //!
-//! A [`Watch`] is told what happened, with the time, and leaves [`Effect`]s. The control thread carries them out over its
+//! A [`Watch`] is given events, with the time, and leaves [`Effect`]s. The control thread carries them out over its
 //! connections and on its engine; so does the world of the tests, in virtual time.
 
 mod changes;
@@ -51,7 +52,7 @@ pub enum PeerEnd {
     Left,
     /// Its process is gone for certain.
     Died,
-    /// It may live beyond a broken network.
+    /// It might be alive beyond a broken network.
     Silent,
 }
 
@@ -260,7 +261,7 @@ impl Watch {
         }
     }
 
-    /// Nothing comes through to a rank any more. It may live.
+    /// Nothing comes through to a rank any more. It might be alive.
     pub fn cut_off(&mut self, rank: Rank) {
         if let Some(peer) = self.peers.get(&rank) {
             let milliseconds = self.ticked.saturating_sub(peer.heard).as_millis() as u64;

@@ -7,10 +7,10 @@ use alloc::{
 };
 use core::fmt;
 
-/// What is known of the machines of a job.
+/// The known constants of the machines of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calibration {
-    /// What things cost.
+    /// The costs of actions.
     pub costs: Costs,
     /// Bytes/s of a worker's port, each way; 0: no limit.
     pub port: u64,
@@ -18,7 +18,7 @@ pub struct Calibration {
     pub reducer_port: u64,
     /// From a host to another.
     pub latency: Picoseconds,
-    /// Cores that all ranks share, as where one computer plays all hosts; 0: each rank has its own.
+    /// Cores that all ranks share if one computer plays all hosts; 0: each rank has its own.
     pub shared_cores: u32,
 }
 
@@ -41,8 +41,8 @@ impl Calibration {
         Self { latency, port, reducer_port: port, ..Self::DEFAULT }
     }
 
-    /// Reads what [`Display`](fmt::Display) writes: `name = number` on each line, in any order; `#` begins a comment. What is
-    /// not there keeps its default.
+    /// Reads the text of [`Display`](fmt::Display): `name = number` on each line, in any order; `#` begins a comment.
+    /// What is not there keeps its default.
     ///
     /// # Errors
     /// A line that is none, an unknown name, one that is given twice, or a number that cannot be one.

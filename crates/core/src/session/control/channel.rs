@@ -19,7 +19,7 @@ pub struct ControlChannel {
 }
 
 impl ControlChannel {
-    /// That of a connection with these keys, on which nothing was said yet.
+    /// The channel of a new connection with these keys.
     pub fn new(crc: Checksum, keys: Keys) -> Self {
         Self { crc, said: Seals::new(keys.sending), heard: Decoder::sealed(crc, keys.receiving) }
     }

@@ -59,7 +59,7 @@ pub struct Waiting {
     pub group: u32,
     /// In which generation of it.
     pub generation: u32,
-    /// How often it has said so before.
+    /// How many earlier reports it has sent about this.
     pub round: u32,
     /// The rolling hash after the operation.
     pub hash: u64,
@@ -67,11 +67,11 @@ pub struct Waiting {
     pub fingerprint: Fingerprint,
 }
 
-/// What names a group to which programs give no name: who is in it, and how many groups of just these members each of them had
-/// made before.
+/// The name of a group to which programs give no name: its members, and how many groups of exactly these members each
+/// of them had made before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ordinal {
-    /// The number that stands for what is counted: groups of one kind with the same members.
+    /// A hash of the kind of group and its members; groups with the same hash are counted.
     pub of: u32,
     /// How many there were before.
     pub at: u64,
@@ -84,15 +84,15 @@ pub struct Dispute {
     pub group: u32,
     /// The generation that has to end.
     pub generation: u32,
-    /// The group's members, ascending: the hub may not be one of them.
+    /// The group's members, ascending; the hub is not necessarily one of them.
     pub members: Vec<Rank>,
-    /// What went wrong.
+    /// The cause.
     pub cause: Cause,
-    /// What names the group, if it is that.
+    /// The group's name, if it is an ordinal.
     pub ordinal: Option<Ordinal>,
 }
 
-/// Where a member stands at a fence.
+/// The state of a member at a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The group.
@@ -107,7 +107,7 @@ pub struct Report {
     pub below: u64,
     /// The member's last operations up to the disputed one, ascending, at most [`REPORTED`].
     pub recent: Vec<Fingerprint>,
-    /// What their plans were made from, each once.
+    /// The inputs of their plans, each once.
     pub plans: Vec<Basis>,
 }
 

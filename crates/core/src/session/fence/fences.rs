@@ -1,4 +1,4 @@
-//! The hub's side of fences and recoveries: who has reported, and the decision.
+//! The hub's side of fences and recoveries: the reports, and the decision.
 
 use super::super::{
     cause::{Cause, Mismatch},
@@ -94,16 +94,16 @@ struct Fence {
     reports: BTreeMap<Rank, Report>,
 }
 
-/// A message, and to whom.
+/// A message, and its receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directed {
-    /// A worker; may be the hub's own rank.
+    /// A worker; it can be the hub's own rank.
     pub to: Rank,
-    /// What to send.
+    /// The message.
     pub message: Message,
 }
 
-/// What is under way in a group.
+/// The protocols that are under way in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HubState {
     /// Whether a fence is.

@@ -1,4 +1,4 @@
-//! What a member has issued.
+//! The operations that a member has issued.
 
 use super::{super::recovery::Calls, REMEMBERED};
 use crate::wire::{Fingerprint, roll};

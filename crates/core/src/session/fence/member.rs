@@ -1,4 +1,4 @@
-//! A member's side of the fence: its numbers, its history, and what it still has to say.
+//! A member's side of the fence: its numbers, its history, and the messages that it still has to send.
 
 use super::{
     super::{
@@ -23,8 +23,8 @@ const UNREPORTED: usize = 64;
 
 /// One rank's place in one group.
 ///
-/// Every call of a collective goes through [`issue`](Self::issue) and, if it was issued, through exactly one of
-/// [`complete`](Self::complete), [`fail`](Self::fail) or a [`Settled`] that fails what is open.
+/// Every call of a collective goes through [`issue`](Self::issue). If it was issued, it then goes through exactly one
+/// of [`complete`](Self::complete), [`fail`](Self::fail) or a [`Settled`] that fails all open calls.
 #[derive(Debug)]
 pub struct Member {
     rank: Rank,
@@ -44,7 +44,7 @@ pub struct Member {
     ended: Option<Arc<Cause>>,
 }
 
-/// Where a member stands in its generation.
+/// The state of a member in its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Operations run.
@@ -67,14 +67,14 @@ struct UnreportedFailure {
     is_late: bool,
 }
 
-/// An operation that may begin.
+/// An operation that can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Issued {
     /// Its generation.
     pub generation: u32,
     /// The rolling hash after it; 0 of one that has failed already.
     pub hash: u64,
-    /// What it is, with its number.
+    /// Its fingerprint, with its number.
     pub fingerprint: Fingerprint,
 }
 
@@ -113,7 +113,7 @@ pub enum Check {
     Forgotten,
 }
 
-/// What to do with a frame, by its generation.
+/// The treatment of a frame, by its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Admission {
     /// Use it.
@@ -124,7 +124,7 @@ pub enum Admission {
     Hold,
 }
 
-/// What a message makes a member do.
+/// The action of a member after a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is looked at where it is returned, and not kept")]
 pub enum Action {
@@ -196,12 +196,12 @@ impl Member {
         self.generation
     }
 
-    /// What names the group, if it is that.
+    /// The group's name, if it is an ordinal.
     pub fn ordinal(&self) -> Option<Ordinal> {
         self.ordinal
     }
 
-    /// Where it stands in this generation.
+    /// The state in this generation.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -221,7 +221,7 @@ impl Member {
         self.history.next
     }
 
-    /// What it has called in this generation, as far as it remembers.
+    /// The calls of this generation, as far as it remembers them.
     pub fn calls(&self) -> Calls {
         let Self { generation, history: History { next, operations, .. }, .. } = self;
         let hidden = operations.len().saturating_sub(Calls::KNOWN);
@@ -229,15 +229,15 @@ impl Member {
         Calls { generation, next, hashes: operations.iter().skip(hidden).map(|called| called.hash).collect() }
     }
 
-    /// The others have called this, as the hub says: what this member [calls](Self::departs) from now on has to be the same.
+    /// The hub reports these calls of the others: this member's [calls](Self::departs) must be the same from now on.
     pub fn follow(&mut self, resume: &Resume) {
         if resume.calls.generation == self.generation {
             self.history.others = resume.calls.clone();
         }
     }
 
-    /// The cause to [dispute](Self::dispute) where an operation is another than the one that others have called and this member
-    /// has to [follow](Self::follow).
+    /// The cause to [dispute](Self::dispute) if an operation differs from the others' call that this member has to
+    /// [follow](Self::follow).
     pub fn departs(&self, issued: &Issued) -> Option<Cause> {
         let Issued { hash, fingerprint, .. } = *issued;
         let others = self.history.others.hash(fingerprint.sequence)?;
@@ -256,7 +256,7 @@ impl Member {
         self.history.operations.back().map(|last| &last.fingerprint)
     }
 
-    /// The number of the last operation that is over for its caller, though others before it may not be.
+    /// The number of the last operation that is over for its caller, though earlier ones might not be.
     pub fn over(&self) -> Option<u64> {
         let History { next, operations, .. } = &self.history;
         let over = operations.iter().rposition(|operation| !operation.open);
@@ -264,7 +264,7 @@ impl Member {
         (forgotten + over.map_or(0, |at| at as u64 + 1)).checked_sub(1)
     }
 
-    /// What the operations of a plan are made from, so that a fence can say what differs. `plan` is its digest.
+    /// The inputs of a plan, so that a fence can report the differences. `plan` is its digest.
     pub fn planned(&mut self, plan: u64, basis: &Arc<Basis>) {
         self.plans.entry(plan).or_insert_with(|| basis.clone());
     }
@@ -332,12 +332,12 @@ impl Member {
         }
     }
 
-    /// What this member issued under a number of the current generation, if it remembers.
+    /// The operation that this member issued under a number of the current generation, if it remembers it.
     pub fn issued(&self, sequence: u64) -> Option<&Fingerprint> {
         self.history.entry(sequence).map(|operation| &operation.fingerprint)
     }
 
-    /// What to do with a frame of a generation.
+    /// The treatment of a frame of a generation.
     pub fn admit(&self, generation: u32) -> Admission {
         match generation.cmp(&self.generation) {
             _ if self.ended.is_some() => Admission::Discard,
@@ -374,7 +374,8 @@ impl Member {
         Some(Message::Dispute(Dispute { group, generation, members: self.members.to_vec(), cause, ordinal }))
     }
 
-    /// What to ask the others before it leaves; `None` if it knows that all have issued what it has, or a fence is under way.
+    /// The question to the others before it leaves; `None` if it knows that all have issued the same, or a fence is
+    /// under way.
     pub fn question(&self) -> Option<CloseQuestion> {
         let Self { rank, group, generation, ref history, .. } = *self;
         let HistoryEntry { hash, fingerprint, .. } = *history.operations.back()?;
@@ -383,14 +384,14 @@ impl Member {
         asks.then_some(CloseQuestion { rank, group, generation, hash, fingerprint })
     }
 
-    /// A call has failed because the group is over, and said why.
+    /// A call has failed because the group is over, and has reported why.
     pub fn learn(&mut self) {
         self.unreported.iter_mut().for_each(|failure| failure.is_reported = true);
     }
 
-    /// Why operations have failed elsewhere that were complete here, if no call of this member has learnt of it; once. Not if the
-    /// group is over for it, nor if this member has not come to what failed: others have waited for it there. But nobody has waited
-    /// where a member has left without a call.
+    /// Why operations have failed elsewhere that were complete here, if no call of this member has reported it; once.
+    /// `None` if the group is over for it, or if this member has not called the failed operation: then others have
+    /// waited for it there. But a rank that has left without a call has kept no other waiting.
     pub fn take_unreported(&mut self) -> Option<Arc<Cause>> {
         let at = self.unreported.iter().position(|failure| self.is_news(failure))?;
         let failure = &mut self.unreported[at];
@@ -405,7 +406,7 @@ impl Member {
         !failure.is_reported && (failed || matches!(*failure.cause, Cause::Left { .. }))
     }
 
-    /// Whether nothing comes to light any more about what it has called: all have called the same, or it has been said what failed.
+    /// Whether all is known about its calls: all members have called the same, or the failure has been reported.
     pub fn is_settled(&self) -> bool {
         let is_decided = self.phase == Phase::Running || self.ended.is_some();
         let has_news = self.unreported.iter().any(|failure| self.is_news(failure));
@@ -420,8 +421,8 @@ impl Member {
         Some(Cause::Left { ranks: [self.rank].into(), operation, caller })
     }
 
-    /// The next answer to what it was [asked](super::super::close_check), for the hub: that it has made the same calls, or a dispute. There
-    /// may be one whenever it has issued or completed an operation, and when it was asked.
+    /// The next answer to a [question](super::super::close_check), for the hub: a confirmation of the same calls, or a
+    /// dispute. A new answer can exist whenever it has issued or completed an operation, and when it was asked.
     #[inline]
     pub fn next_answer(&mut self) -> Option<Message> {
         if self.questions.is_empty() { None } else { self.find_answer() }
@@ -450,8 +451,8 @@ impl Member {
         }
     }
 
-    /// This member takes no part any more, and what it has under way fails here: to be sent to the hub, in any phase. `None` if
-    /// the group is over.
+    /// This member takes no part any more, and its operations under way fail here. Send the result to the hub, in any
+    /// phase. `None` if the group is over.
     pub fn abort(&self) -> Option<Message> {
         if self.ended.is_some() {
             return None;

@@ -15,10 +15,10 @@ use super::{
 };
 use alloc::{sync::Arc, vec::Vec};
 
-/// What comes of the wish to take no part in a group any more.
+/// The answer to a request to leave a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// Somebody waits for what the others say.
+    /// A rank waits for the answers of others.
     Stays,
     /// It has left. An operation has failed elsewhere for this reason, if that is news.
     Left(Option<Arc<Cause>>),
@@ -41,8 +41,8 @@ impl GroupState {
         out.put(self.group, Output::Leave);
     }
 
-    /// The same, and what is under way fails here. If it `tells` the others, their calls fail as well: all but those before the
-    /// first that fails here.
+    /// The same, and operations under way fail here. If it `tells` the others, their calls fail as well, except the
+    /// calls before the first that fails here.
     pub fn abort(&mut self, tells: bool, out: &mut impl Outputs) {
         let tells = tells && self.rules.says_aborts && !self.leaving.has_left;
         if tells && !core::mem::replace(&mut self.leaving.has_aborted, true) {
@@ -65,8 +65,8 @@ impl GroupState {
         out.put(self.group, Output::Leave);
     }
 
-    /// Nothing is under way any more in a group that is closed: this process takes no part in it from now on, unless somebody waits
-    /// for what the others say. `counts`: whether ranks have to make the same calls in it.
+    /// No operation is under way any more in a closed group. This process takes no part in it from now on, unless a
+    /// rank waits for the answers of others. `counts`: whether ranks have to make the same calls in it.
     pub fn leave(&mut self, counts: bool, out: &mut impl Outputs) -> Departure {
         if self.leaving.has_left {
             return Departure::Left(None);

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 /// Whether operations use the reducers of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReducerUse {
-    /// Those whose plans say so.
+    /// Operations whose plans use reducers use them.
     #[default]
     InUse,
     /// Operations that use reducers stand still, until the hub has decided.
@@ -32,7 +32,7 @@ impl GroupState {
         self.reducers
     }
 
-    /// Whether nothing changes of operations that use reducers, since the hub was told of it.
+    /// Whether operations that use reducers stand still, since the report to the hub.
     pub fn holds_still(&self) -> bool {
         self.rules.stands_still && self.reducers != ReducerUse::InUse
     }
@@ -50,7 +50,8 @@ impl GroupState {
         self.replaced().filter(|(from, _)| self.next() >= *from).map(|(_, by)| by)
     }
 
-    /// Whether nothing more is called in it here, and nothing [comes to light](super::super::fence::Member::is_settled) about what was.
+    /// Whether nothing more is called in it here, and nothing more will [become
+    /// known](super::super::fence::Member::is_settled) about its calls.
     pub fn is_past(&self) -> bool {
         self.successor().is_some() && self.member().is_none_or(|member| member.is_settled())
     }
@@ -62,7 +63,8 @@ impl GroupState {
         }
     }
 
-    /// The hub asks what this process holds of operations that use reducers: this, and nothing of it changes from now on.
+    /// The hub asks for this process's holdings of operations that use reducers: this answer, and nothing of it changes
+    /// from now on.
     pub fn suspend(&mut self, operations: Vec<Holding>, out: &mut impl Outputs) {
         self.reducers = ReducerUse::Suspended;
         let held = Held { group: self.group, calls: self.calls(), operations };
@@ -93,7 +95,7 @@ impl GroupState {
         was_asked
     }
 
-    /// What was decided [before](Self::resume_early) the group was made.
+    /// The decision from [before](Self::resume_early) the group was made.
     pub fn take_early_resume(&mut self) -> Option<Resume> {
         self.early_resume.take()
     }

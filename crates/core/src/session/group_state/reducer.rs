@@ -1,4 +1,4 @@
-//! What a reducer knows of a group: it plans and calls nothing by itself.
+//! A reducer's knowledge of a group: it plans and calls nothing by itself.
 
 use super::super::fence::{Admission, Check, REMEMBERED};
 use crate::algorithm::Algorithm;
@@ -12,11 +12,11 @@ use super::super::membership::MemberId;
 /// How many plans a reducer remembers for a generation of a group. Few algorithms go through reducers.
 const PLANS: usize = 64;
 
-/// A reducer was told of more plans than it remembers.
+/// A reducer got more plans than it remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyPlans;
 
-/// What workers have told a reducer of a generation of a group.
+/// A reducer's knowledge about a generation of a group, from workers.
 #[derive(Debug)]
 pub struct ReducerMember {
     generation: u32,
@@ -53,7 +53,8 @@ impl ReducerMember {
         }
     }
 
-    /// The first worker to come announces an operation. `runs` says which of the earlier ones run still, and are remembered.
+    /// The first worker to come announces an operation. `runs` tells which of the earlier ones still run and are
+    /// remembered.
     pub fn announce(&mut self, sequence: u64, hash: u64, runs: impl Fn(u64) -> bool) {
         if self.announced.len() >= REMEMBERED {
             // Few run at once, so what is over is found soon.
@@ -63,8 +64,8 @@ impl ReducerMember {
         self.announced.push_back((sequence, hash));
     }
 
-    /// A worker says what the plan of this digest was made from. The first time `judge` says which algorithm it takes, or why its
-    /// operations are refused.
+    /// A worker sends the inputs of the plan with this digest. The first time, `judge` gives its algorithm, or the
+    /// reason why its operations are refused.
     ///
     /// # Errors
     /// If there are too many.
@@ -88,7 +89,7 @@ impl ReducerMember {
         self.plans.get(&plan)?.as_ref().err().map(String::as_str)
     }
 
-    /// The algorithm of a plan, if that was told and is taken.
+    /// The algorithm of a plan, if it is known and accepted.
     pub fn algorithm(&self, plan: u64) -> Option<&Algorithm> {
         self.plans.get(&plan)?.as_ref().ok()
     }
@@ -99,8 +100,8 @@ impl ReducerMember {
         self.left.remove(&worker);
     }
 
-    /// Whether a worker has introduced the group over the link that it has, so that the end of that link concerns the group. A link
-    /// that a worker gave up may end when others have introduced groups that came later.
+    /// Whether a worker has introduced the group over its present link, so that the end of that link concerns the
+    /// group. A link that a worker gave up can end after others have introduced later groups.
     pub fn has_met(&self, worker: MemberId) -> bool {
         self.met.contains(&worker)
     }

@@ -27,19 +27,19 @@ pub enum HandshakeError {
     /// A message that is longer than any of a handshake.
     #[error("the other side sent a handshake message of {length} bytes, at most {BODY_BYTES} are allowed")]
     TooLong {
-        /// What it announced.
+        /// The announced length.
         length: u16,
     },
     /// A message out of turn, or with fields that make no sense.
     #[error("the other side sent a malformed handshake message: {reason}")]
     Malformed {
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
     /// The other side does not let this one in.
     #[error("the other side refused: {0}")]
     Refused(Refusal),
-    /// This side does not let the other one in, and has told it so.
+    /// This side does not let the other one in, and has sent it this refusal.
     #[error("refused the other side: {0}")]
     Refusing(Refusal),
     /// The server could not prove that it knows the token.

@@ -1,9 +1,9 @@
 //! Keys that bind the bytes after a handshake to their connection, their direction and their place.
 //!
-//! Both ends derive the same two keys from the token and all that the handshake said, both nonces included. The sender mixes
-//! its key and the number of each message into the message's checksums, and the receiver takes them out again. So a message
-//! that comes twice, late, early, back to its sender or on another connection looks damaged: its checksum is right once in
-//! 2^32 cases.
+//! Both ends derive the same two keys from the token and all bytes of the handshake, both nonces included. The sender
+//! mixes its key and the number of each message into the message's checksums, and the receiver takes them out again. So
+//! a message that comes twice, late, early, back to its sender or on another connection looks damaged: its checksum is
+//! right once in 2^32 cases.
 //!
 //! This protects against mistakes, misdirected bytes and replayed recordings. It does not protect against an attacker
 //! who can read and alter packets on their way, because a checksum is no signature. An attacker who has one message can
@@ -13,17 +13,17 @@
 use crate::wire;
 use core::fmt;
 
-/// What the checksums of one direction of one connection are mixed with. The default is none at all, for links that need none:
-/// their checksums are as they are.
+/// The number that is mixed into the checksums of one direction of one connection. The default changes nothing, for
+/// links that need no key.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
 /// The keys of a connection, as one end has them: the other one has them the other way round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Keys {
-    /// For what this end says.
+    /// For messages that this end sends.
     pub sending: Key,
-    /// For what it hears.
+    /// For messages that it receives.
     pub receiving: Key,
 }
 
@@ -53,7 +53,7 @@ impl Seals {
         Self { key, number: 0 }
     }
 
-    /// What the present message's checksums are mixed with, by exclusive or.
+    /// The number that is mixed into the present message's checksums, by exclusive or.
     pub fn present(&self) -> u32 {
         if self.key == Key::default() { 0 } else { (wire::mix(self.key.0, self.number) >> 32) as u32 }
     }

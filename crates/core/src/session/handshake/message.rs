@@ -37,44 +37,45 @@ pub enum Purpose {
     Greeting = 5,
     /// A reducer wants to be used: its address follows, and the other end answers.
     Enlist = 6,
-    /// To hear how a process [stands](crate::session::status). Who asks is no member: its role, rank and world say nothing.
+    /// To get a process's [status](crate::session::status). The client is no member: its role, rank and world have no
+    /// meaning.
     Status = 7,
     /// To elect a new hub, at the lowest surviving rank; see [`election`](crate::session::election).
     Election = 8,
-    /// To exchange [requests and answers](crate::table) for tables. The worker's job is not told: tables outlive jobs.
+    /// To exchange [requests and answers](crate::table) for tables. The worker's job is not sent: tables outlive jobs.
     Table = 9,
-    /// To say that the worker does not come, as it cannot use its settings. To rank 0.
+    /// To report that the worker does not come, because it cannot use its settings. To rank 0.
     Decline = 10,
 }
 
 /// Who a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// What it is in the job.
+    /// Its role in the job.
     pub role: Role,
-    /// The job; 0 as long as it has not been told, which is allowed for all purposes but [`Purpose::Control`],
+    /// The job; 0 as long as it is unknown, which is allowed for all purposes except [`Purpose::Control`],
     /// [`Purpose::Data`], [`Purpose::Segment`] and [`Purpose::Election`].
     pub job: u64,
     /// Its rank; a reducer's is its place in the list of reducers.
     pub rank: Rank,
-    /// How many ranks of its role it was told there are.
+    /// The number of ranks of its role, by its settings.
     pub world: u32,
     /// Its life: a new random number for each start of a process.
     pub incarnation: u64,
 }
 
-/// What a client says about itself.
+/// A client's description of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hello {
     /// Who it is.
     pub identity: Identity,
-    /// What it wants.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// What it speaks.
+    /// Its versions.
     pub versions: Versions,
 }
 
-/// The beginning of what a stranger sent.
+/// The first bytes that a stranger sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     bytes: [u8; PREFIX_BYTES],

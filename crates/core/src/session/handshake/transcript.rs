@@ -1,4 +1,4 @@
-//! All that the two sides of a handshake have said, under the token.
+//! All bytes of the two sides of a handshake, under the token.
 
 use super::keys::{Key, Keys};
 use hmac::{Hmac, KeyInit, Mac};

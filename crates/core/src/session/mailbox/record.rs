@@ -15,14 +15,14 @@ const HEAD_BYTES: usize = 32;
 /// The longest message that goes with its announcement, in bytes.
 pub const CARRIED_BYTES: usize = RECORD_BYTES - HEAD_BYTES;
 
-/// What one rank tells another of a message between the two. The sender of a message numbers it, for each receiver from 0.
+/// A record between two ranks about a message. The sender of a message numbers it, for each receiver from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// Its sender has called `send`; the number is the next one. A short message comes with the record.
     Announced {
         /// The message.
         number: u64,
-        /// What it is.
+        /// Its envelope.
         envelope: Envelope,
         /// The message itself, if it is no longer than [`CARRIED_BYTES`].
         carried: Option<&'a [u8]>,
@@ -36,7 +36,7 @@ pub enum Record<'a> {
     Refused {
         /// The message.
         number: u64,
-        /// What the receiver has called for.
+        /// The envelope of the receive.
         wanted: Envelope,
     },
     /// Its sender has given up waiting.
@@ -46,7 +46,7 @@ pub enum Record<'a> {
     },
 }
 
-/// Bytes that make no record; says why.
+/// Bytes that make no record, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoRecord(&'static str);
@@ -77,7 +77,7 @@ impl<'a> Record<'a> {
         bytes
     }
 
-    /// Reads what [`encode`](Self::encode) has made.
+    /// Reads the bytes of [`encode`](Self::encode).
     ///
     /// # Errors
     /// If it has made no such bytes.

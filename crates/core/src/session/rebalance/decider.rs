@@ -1,4 +1,4 @@
-//! The hub's side: what the members of a group have carried, and the proposal that is under way.
+//! The hub's side: the reports of a group's members, and the proposal that is under way.
 
 use super::{LinkUse, PortOutcome, PortPledge, PortProposal, PortReport};
 use crate::{

@@ -1,10 +1,10 @@
-//! A member's side: what it has pledged, and what plans take ports for from which operation on.
+//! A member's side: its pledge, and the ports that plans use from an operation on.
 
 use super::{PortOutcome, PortPledge, PortProposal};
 use crate::topology::Ports;
 use alloc::collections::VecDeque;
 
-/// How many operations a member may still issue after it was asked, before it waits for the outcome.
+/// How many operations a member can still issue after it was asked, before it waits for the outcome.
 pub const LEAD: u64 = 2;
 
 /// What plans take ports for, now and from later operations on.

@@ -1,4 +1,4 @@
-//! What the hub decides once all members have said what they hold.
+//! The hub's decision once all members have reported their holdings.
 
 use super::{Calls, Held, Holding, LostReducer, OperationRepair, Resume, SegmentRepair, Suspect};
 use crate::{group::Rank, session::membership::MemberId};

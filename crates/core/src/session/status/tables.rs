@@ -1,4 +1,4 @@
-//! What a server of [tables](crate::table) says of itself.
+//! The status of a server of [tables](crate::table).
 
 use crate::session::codec::{Malformed, Reader, Writer};
 use alloc::{string::String, vec::Vec};
@@ -15,11 +15,11 @@ pub struct TableServerStatus {
     pub place: u32,
     /// All of these, each `host:port`; none if it is alone.
     pub servers: Vec<String>,
-    /// How many copies each range is to have beside the one at its owner.
+    /// How many copies each range should have in addition to its owner's.
     pub replicas: u32,
     /// How many bytes its tables take up, with pushes that wait for the end of a step, and pulls that are not answered.
     pub used: u64,
-    /// How many they may.
+    /// The limit of these bytes.
     pub limit: u64,
     /// Who has which range, as far as this server knows. Empty if it is alone.
     pub ranges: Vec<RangeStatus>,
@@ -49,7 +49,7 @@ pub struct TableStatus {
     pub name: String,
     /// Which of its ranges.
     pub range: u32,
-    /// What it is: type, width, consistency and optimizer, for people.
+    /// Its type, width, consistency and optimizer, for people.
     pub kind: String,
     /// How many keys the range has.
     pub keys: u64,
@@ -63,9 +63,9 @@ pub struct TableStatus {
     pub waiting: u64,
     /// Pushes with a NaN that were taken.
     pub not_numbers: u64,
-    /// How many of its workers have a connection with the server that says so.
+    /// How many of its workers have a connection with this server.
     pub present: u32,
-    /// Its workers, those furthest behind first.
+    /// Its workers, beginning with the ones that are furthest behind.
     pub workers: Vec<TableWorker>,
     /// The keys that are asked for most, the hottest first.
     pub hot: Vec<HotKey>,
@@ -78,7 +78,7 @@ pub struct TableWorker {
     pub worker: u32,
     /// How many steps it has ended.
     pub step: u64,
-    /// Whether it has a connection with the server that says so.
+    /// Whether it has a connection with this server.
     pub is_here: bool,
     /// Whether the others do without it.
     pub has_left: bool,

@@ -1,4 +1,4 @@
-//! What a [watch](super::Watch) wants done.
+//! The tasks from a [watch](super::Watch).
 
 use crate::{
     group::Rank,
@@ -12,10 +12,11 @@ use crate::{
 };
 use alloc::{collections::BTreeMap, string::String, sync::Arc};
 
-/// What a watch wants done.
+/// A task from a watch.
 #[derive(Debug)]
 pub enum Effect {
-    /// Send this on the control connection with a rank, which may turn out to be [unreachable](super::Watch::unreachable).
+    /// Send this on the control connection with a rank, which can turn out to be
+    /// [unreachable](super::Watch::unreachable).
     Send(Directed),
     /// Close the control connection with a rank.
     Disconnect(Rank),
@@ -29,7 +30,7 @@ pub enum Effect {
     Answer {
         /// The group.
         group: u32,
-        /// What comes of it.
+        /// The outcome.
         answer: ShrinkAnswer,
     },
     /// A line for people, about this rank.
@@ -54,10 +55,10 @@ pub enum ShrinkAnswer {
     NoHub(BTreeMap<Rank, bool>),
 }
 
-/// What happens to the groups of a process.
+/// An event of a process's groups.
 #[derive(Debug)]
 pub enum GroupEvent {
-    /// The hub says this to a group.
+    /// A message of the hub to a group.
     FromHub(Message),
     /// A worker has died.
     PeerDied {
@@ -65,12 +66,12 @@ pub enum GroupEvent {
         worker: MemberId,
         /// How that is known.
         death: Death,
-        /// Whether nobody decides any more.
+        /// Whether no rank decides any more.
         hub_is_gone: bool,
     },
     /// A worker has left in order.
     PeerLeft(MemberId),
-    /// The link to a worker that lives is lost: what needs it fails, on all members.
+    /// The link to a live worker is lost: operations that need it fail, on all members.
     LinkBroke {
         /// The other end.
         endpoint: MemberId,
