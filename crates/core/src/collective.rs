@@ -64,7 +64,7 @@ pub enum Expected {
 }
 
 impl Collective {
-    /// All of them in the order of their codes, with this root for those that have one.
+    /// All of them in the order of their codes, with this root if they have one.
     pub fn all(root: Rank) -> [Self; 9] {
         [
             Self::AllReduce,

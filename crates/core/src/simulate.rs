@@ -6,11 +6,11 @@
 //! Windows and grants work as in the executor. Nothing is random, and times are whole picoseconds, so all machines get
 //! the same times.
 //!
-//! Nothing that is proved stands still, for the reasons that [`lane`](crate::session::lane) gives. The simulator checks that they
-//! hold: where nothing is under way any more and an operation has not ended, [`simulate`] says who stands where. With a
-//! [`RandomOrder`] it goes through orders that a thread of its own would never come to; `make layouts` tries many.
+//! A proved schedule never stands still, for the reasons in [`lane`](crate::session::lane). The simulator checks that
+//! they hold: if nothing is under way any more and an operation has not ended, [`simulate`] reports the state of each
+//! member. With a [`RandomOrder`] it goes through orders in which a thread would never run; `make layouts` tries many.
 //!
-//! What it leaves out: packets that are lost, and how TCP learns its share of a port.
+//! It leaves out lost packets, and how TCP learns its share of a port.
 //!
 //! If all ranks do the same, one can stand for all. Each message that it sends comes back to it, in place of the
 //! message from the rank at the same position. Then 4,096 ranks take the time of one. This is done only if the messages

@@ -2,7 +2,7 @@
 //!
 //! This is the parameter server of Li et al. (OSDI 2014) and ps-lite. A push of one worker is no schedule, so it uses
 //! [requests](TableRequest) and [answers](TableAnswer), each with a number. [`Ranges`] divides keys among servers. A
-//! [`RangeState`] decides which pushes of a range a pull sees, and an [`OptimizerSpec`] what a push does to a row. This
+//! [`RangeState`] decides which pushes of a range a pull sees, and an [`OptimizerSpec`] how a push changes a row. This
 //! module makes the decisions. The caller has the rows.
 
 mod error;

@@ -1,8 +1,8 @@
-//! What each rank holds after each round, as sums of inputs: a0+b0 is rank 0's chunk 0 and rank 1's.
+//! The data of each rank after each round, as sums of inputs: a0+b0 is rank 0's chunk 0 and rank 1's.
 //!
 //! [`history`] runs a proven schedule on terms, by the steps that [`interpret`](crate::interpret) runs on numbers, so a
-//! picture of it shows what runs. Terms are the terms of the proof: equal terms mean equal bits. Letters name inputs
-//! and numbers chunks, as in Patarasuk and Yuan's ring (2009) and most pictures since.
+//! picture of it shows the steps that run. Terms are the terms of the proof: equal terms mean equal bits. Letters name
+//! inputs and numbers chunks, as in Patarasuk and Yuan's ring (2009) and most pictures since.
 
 mod text;
 
@@ -19,21 +19,21 @@ use crate::{
 };
 use alloc::{collections::BTreeMap, vec, vec::Vec};
 
-/// The most ranks whose terms are followed: a term may be as deep as there are ranks.
+/// The most ranks whose terms are followed: a term can be as deep as the number of ranks.
 pub const MOST_RANKS: u32 = 256;
 
 /// Why there is no history.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    /// There are too many ranks.
+    /// The schedule has too many ranks.
     #[error("{ranks} ranks are more than {most}")]
     Ranks {
         /// Workers and reducers.
         ranks: u32,
-        /// The most that there may be.
+        /// The limit.
         most: u32,
     },
-    /// There is too much to follow.
+    /// The schedule is too large to follow.
     #[error(
         "{ranks} ranks x {chunks} chunks x {rounds} or more rounds, and the start, are more than {most} blocks"
     )]
@@ -44,12 +44,12 @@ pub enum HistoryError {
         chunks: u32,
         /// How many rounds there are at the least.
         rounds: u32,
-        /// The most that there may be.
+        /// The limit.
         most: u64,
     },
 }
 
-/// How much of a schedule may be followed.
+/// The limits of following a schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryLimits {
     /// The most ranks, up to [`MOST_RANKS`].
@@ -68,7 +68,7 @@ pub enum Composition {
     Input(u32),
     /// The sum of two terms, in the order in which they are written.
     Sum([TermNumber; 2]),
-    /// What a codec makes of a term.
+    /// A coded term.
     Code(TermNumber),
     /// A result: a sum, divided if it is an average, and rounded to the type of elements.
     Result(TermNumber),
@@ -83,14 +83,14 @@ pub struct TermMessage {
     pub to: Rank,
     /// The chunk that it is about.
     pub chunk: Chunk,
-    /// What it carries.
+    /// The term that it carries.
     pub term: TermNumber,
 }
 
-/// The messages of a round, and what ranks hold once they have used them.
+/// The messages of a round, and the ranks' terms once they have used them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TermRound {
-    /// In the order of senders, then of their programs. Empty where a group of one finishes its own input.
+    /// In the order of senders, then of their programs. Empty if a group of one finishes its own input.
     pub messages: Vec<TermMessage>,
     /// By rank, then by chunk; see [`TermHistory::held`].
     held: Vec<Option<TermNumber>>,
@@ -127,7 +127,7 @@ impl TermHistory {
         self.chunks
     }
 
-    /// What fixes the shape of the sums.
+    /// The order of the sums.
     pub fn order(&self) -> Order {
         self.order
     }

@@ -1,8 +1,7 @@
 //! How machines are linked: nodes, directed links, and the trees that go over them.
 //!
-//! [`read`] takes what people publish of their machines: the text of `nvidia-smi topo -m`, NCCL's topology XML, and matrices
-//! as JSON or CSV. [`LinkMatrix`] is what [`trees`] are planned on: the links between ranks, with weights as MXNet's
-//! `GetP2PWeight` has them.
+//! [`read`] takes public formats: the text of `nvidia-smi topo -m`, NCCL's topology XML, and matrices as JSON or CSV.
+//! [`trees`] are planned on a [`LinkMatrix`]: the links between ranks, with the weights of MXNet's `GetP2PWeight`.
 
 #[cfg(feature = "topology-readers")]
 mod csv;
@@ -58,7 +57,7 @@ pub use wiring::Wiring;
 
 use alloc::format;
 
-/// Reads a topology in any of the formats. `name` says which one of a list of them.
+/// Reads a topology in any of the formats. `name` selects one from a list of topologies.
 ///
 /// ```
 /// use herringbone_core::topology::{LinkMatrix, read};
@@ -70,7 +69,7 @@ use alloc::format;
 /// ```
 ///
 /// # Errors
-/// [`TopologyError::Text`] where the text has no format or breaks its own, and [`TopologyError::Whole`] if it has too many
+/// [`TopologyError::Text`] if the text has no format or breaks its own, and [`TopologyError::Whole`] if it has too many
 /// nodes, or the crate was built without its feature `topology-readers`.
 pub fn read(text: &str, name: Option<&str>) -> Result<Topology, TopologyError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);

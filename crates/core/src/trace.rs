@@ -27,7 +27,7 @@ pub struct TraceRow {
     pub thread: u32,
 }
 
-/// What an event is, as the format's letters say it.
+/// The kind of an event, by the format's letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TracePhase {
     /// `M`: a name, a place in the order, or something about the whole trace.
@@ -103,7 +103,7 @@ impl MomentScope {
 /// An event with all that it can have. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct ChromeEvent<'a> {
-    /// What it is.
+    /// Its kind.
     pub phase: TracePhase,
     /// Its row.
     pub row: TraceRow,
@@ -115,11 +115,11 @@ pub struct ChromeEvent<'a> {
     pub at: Option<f64>,
     /// How long a complete span lasts.
     pub duration: Option<f64>,
-    /// What the two ends of an arrow have in common.
+    /// The common number of the two ends of an arrow.
     pub id: Option<u64>,
     /// How far a moment is drawn.
     pub scope: MomentScope,
-    /// What else it says.
+    /// Its arguments.
     pub arguments: &'a [(&'a str, Argument<'a>)],
 }
 
@@ -140,7 +140,7 @@ impl ChromeEvent<'_> {
         }
     }
 
-    /// Writes it as an object, without what separates it from others in a list.
+    /// Writes it as an object, without separators of a list.
     ///
     /// # Errors
     /// An error of `out`.
@@ -200,7 +200,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(Self { out, is_empty: true })
     }
 
-    /// Says what the whole trace is about, in an event that viewers leave out.
+    /// Describes the whole trace, in an event that viewers leave out.
     ///
     /// # Errors
     /// An error of `out`.
@@ -282,7 +282,7 @@ impl<W: Write> TraceWriter<W> {
         self.event(&ChromeEvent { name, at: Some(at), ..ChromeEvent::new(TracePhase::Instant, row) })
     }
 
-    /// Ends the list and returns what was written to.
+    /// Ends the list and returns the writer.
     ///
     /// # Errors
     /// An error of `out`.
@@ -300,7 +300,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.write_str(event)
     }
 
-    /// What was written to, for example to flush it.
+    /// The writer, for example to flush it.
     pub fn out(&mut self) -> &mut W {
         &mut self.out
     }

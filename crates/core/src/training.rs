@@ -1,12 +1,13 @@
-//! How long a step of data-parallel training takes: a worker's computing, its gradients in buckets, and what a sum of each costs.
+//! The time of a step of data-parallel training: a worker's computing, its gradients in buckets, and the cost of each
+//! sum.
 //!
 //! The model is wait-free back-propagation (Zhang et al., Poseidon, USENIX ATC 2017; DistributedDataParallel of Li et
 //! al., VLDB 2020). The sum of a bucket begins when its last gradient is ready, while the backward pass continues. The
 //! part of the sums after the backward pass is exposed, and lengthens the step.
 //!
-//! [`buckets`] groups a step's gradients as torch does. [`timeline`] says when each bucket is summed, given what a sum costs. Costs come from
-//! outside, such as from [`simulate`](crate::simulate): this module knows no machine. Times are whole picoseconds, so all machines come to
-//! the same ones.
+//! [`buckets`] groups a step's gradients as torch does. [`timeline`] computes when each bucket is summed, given the
+//! costs of sums. Costs come from outside, such as from [`simulate`](crate::simulate): this module knows no machine.
+//! Times are whole picoseconds, so all machines come to the same ones.
 //!
 //! ```
 //! use herringbone_core::training::{Bucket, BucketCost, TrainingStep, timeline};

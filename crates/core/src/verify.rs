@@ -66,17 +66,17 @@ impl Verified {
         &self.schedule
     }
 
-    /// What the schedule does.
+    /// The collective of the schedule.
     pub fn collective(&self) -> Collective {
         self.collective
     }
 
-    /// Over whom, as the [collective has it](Collective::group).
+    /// Its group, as the [collective has it](Collective::group).
     pub fn group(&self) -> &Group {
         &self.group
     }
 
-    /// What fixes the shape of its sums.
+    /// The order of its sums.
     pub fn order(&self) -> Order {
         self.proven.order
     }
@@ -103,7 +103,7 @@ impl Verified {
         self.proven.restartable
     }
 
-    /// What it costs.
+    /// Its cost.
     pub fn cost(&self) -> Cost {
         self.proven.cost
     }
@@ -117,7 +117,7 @@ impl Deref for Verified {
     }
 }
 
-/// Proves that `schedule` is `collective` over `group`; see the [module](self) for what that means.
+/// Proves that `schedule` is `collective` over `group`; the [module](self) explains the meaning.
 ///
 /// Takes time and memory in proportion to the number of steps, messages and sources of all ranks together, and asks the
 /// schedule for each rank's program once. If [all ranks are alike](Schedule::symmetry), both are in proportion to one
@@ -145,7 +145,7 @@ impl Deref for Verified {
 /// ```
 ///
 /// # Errors
-/// The first thing found wrong. Which one that is, if there are several, may change between versions.
+/// The first error that is found. If there are several, another one might be the first in another version.
 pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Result<Verified, VerifyError> {
     let group = &*collective.group(group).ok_or(VerifyError::OneInputEach { collective })?;
     check_fit(&schedule, collective, group)?;
@@ -156,7 +156,7 @@ pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Resu
     Ok(Verified { schedule, collective, group: group.clone(), proven, proof })
 }
 
-/// [`verify`], rank by rank even where one could stand for all: what proofs by symmetry are compared with.
+/// [`verify`], rank by rank even if one could stand for all, for comparison with proofs by symmetry.
 ///
 /// # Errors
 /// As [`verify`].

@@ -1,7 +1,7 @@
-//! What travels on a data connection: the frame's header and the fingerprint of an operation.
+//! The data of a data connection: the frame's header and the fingerprint of an operation.
 //!
-//! A frame is a [`Header`] of 64 bytes, then, if the header says so, a [`Fingerprint`] of 52 bytes, then `length`
-//! bytes of payload. All numbers are little-endian.
+//! A frame is a [`Header`] of 64 bytes, then, if a flag is set, a [`Fingerprint`] of 52 bytes, then `length` bytes of
+//! payload. All numbers are little-endian.
 //!
 //! ```text
 //!  0 magic "Hrb"   3 version   4 kind   5 flags   6 zero    7 stream   8 group u32   12 generation u32
@@ -40,7 +40,7 @@ const FINGERPRINT_CRC_AT: usize = 48;
 const EAGER: u8 = 1 << 0;
 const FINGERPRINT: u8 = 1 << 1;
 
-/// What a frame is for.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -63,7 +63,7 @@ pub enum Kind {
 /// The head of every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// What the frame is for.
+    /// The kind of the frame.
     pub kind: Kind,
     /// Whether the payload takes one of the connection's eager slots, not a granted one.
     pub eager: bool,
@@ -81,36 +81,37 @@ pub struct Header {
     pub segment: u32,
     /// Which message of the lane, counted from 0 within the segment.
     pub index: u16,
-    /// How many eager slots the sender has emptied since it last said so. Any kind of frame may return some.
+    /// How many eager slots the sender has emptied since its last report. Any kind of frame can return some.
     pub credits: u16,
-    /// How many bytes of payload follow. The receiver knows what it must be, or the most that it may be if it is
-    /// [coded](crate::codec), and reserves nothing because of it.
+    /// How many bytes of payload follow. The receiver knows the length, or its maximum if it is [coded](crate::codec),
+    /// and reserves nothing because of it.
     pub length: u32,
     /// The sender's rolling hash after this operation; see [`roll`].
     pub hash: u64,
     /// The CRC32C of the payload; 0 if there is none.
     pub payload_crc: u32,
-    /// How many elements the sender has for the receiver in all segments, where [parts](crate::collective::UnevenParts) may differ.
+    /// How many elements the sender has for the receiver in all segments, if [parts](crate::collective::UnevenParts)
+    /// can differ.
     pub whole: u64,
 }
 
 /// Why bytes are no frame. The stream has no next frame to find: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The header is not what its sender wrote.
+    /// The header differs from the one that its sender wrote.
     #[error("a frame's header is damaged: its CRC32C is {found:08x}, and it carries {claimed:08x}")]
     HeaderChecksum {
-        /// What the bytes give.
+        /// The checksum of the bytes.
         found: u32,
-        /// What they claim.
+        /// The checksum in the header.
         claimed: u32,
     },
-    /// The fingerprint is not what its sender wrote.
+    /// The fingerprint differs from the one that its sender wrote.
     #[error("an operation's fingerprint is damaged: its CRC32C is {found:08x}, and it carries {claimed:08x}")]
     FingerprintChecksum {
-        /// What the bytes give.
+        /// The checksum of the bytes.
         found: u32,
-        /// What they claim.
+        /// The checksum in the fingerprint.
         claimed: u32,
     },
     /// Not a frame of ours.
@@ -233,7 +234,7 @@ impl Kind {
     }
 }
 
-/// What an operation is: all that its group's members must agree on.
+/// An operation, by all properties on which its group's members must agree.
 ///
 /// The numbers come from [`Collective::code`], [`DType::code`] and [`ReduceOp::code`]. A number that this version does
 /// not know is still compared.
@@ -253,18 +254,18 @@ pub struct Fingerprint {
     pub root: u32,
     /// How many elements the caller gave, or [`UNEVEN`](Self::UNEVEN).
     pub count: u64,
-    /// The digest of what the plan was made from; see [`Basis`](crate::session::Basis).
+    /// The digest of the plan's inputs; see [`Basis`](crate::session::Basis).
     pub plan: u64,
     /// The caller's priority.
     pub priority: i32,
-    /// What the caller says that the operation is for, as a number; 0 if nothing is said.
+    /// The caller's number for the purpose of the operation; 0 if there is none.
     pub mark: u32,
     /// How messages are coded.
     pub codec: CodecCode,
 }
 
 impl Fingerprint {
-    /// In place of the count where parts differ in length: each rank knows its own, so ranks compare them message by message.
+    /// The count if parts differ in length: each rank knows its own, so ranks compare them message by message.
     pub const UNEVEN: u64 = u64::MAX;
 
     /// The fingerprint as bytes, its checksum included.
@@ -321,7 +322,7 @@ impl Fingerprint {
         self.count != Self::UNEVEN && collective.is_some_and(|collective| collective.hears_all(worker))
     }
 
-    /// What was called, without the operation's number: `all_reduce of 1000 f32, sum`.
+    /// The call, without the operation's number: `all_reduce of 1000 f32, sum`.
     pub fn call(&self) -> impl fmt::Display {
         Call(self)
     }

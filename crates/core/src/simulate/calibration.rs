@@ -86,7 +86,7 @@ impl Calibration {
         })
     }
 
-    /// What has these numbers.
+    /// A calibration with these numbers.
     pub fn of_numbers(numbers: &[u64; CALIBRATION_NUMBERS]) -> Self {
         let mut read = Self::DEFAULT;
         numbers.iter().enumerate().for_each(|(at, number)| read.set(at, *number));
@@ -246,7 +246,7 @@ impl fmt::Display for Calibration {
 pub struct CalibrationError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 

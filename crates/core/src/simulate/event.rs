@@ -1,4 +1,4 @@
-//! What happens when, in order of time; of what happens at once, first what was known first.
+//! Events in the order of time; of simultaneous events, the one that was known first comes first.
 
 use super::machine::Picoseconds;
 use super::member::Notice;

@@ -1,5 +1,5 @@
-//! Ports and links. What leaves a host is shared among its connections, burst by burst, as TCP and the kernel do it; what comes in
-//! goes in the order in which it comes.
+//! Ports and links. Data that leaves a host is shared among its connections, burst by burst, as TCP and the kernel do
+//! it. Incoming data is served in its order of arrival.
 
 use super::{
     event::{Burst, Transfer},

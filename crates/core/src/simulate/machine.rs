@@ -1,5 +1,5 @@
-//! What time depends on: ports, links, and what a rank's thread costs. All of it in whole numbers, so that every machine that
-//! simulates comes to the same times.
+//! The parameters of time: ports, links, and the costs of a rank's thread. All are whole numbers, so every machine that
+//! simulates gets the same times.
 
 pub use crate::topology::Port;
 use crate::{
@@ -34,14 +34,14 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// What `bytes` at once cost.
+    /// The cost of `bytes` at once.
     pub fn of(self, bytes: u64) -> Picoseconds {
         self.each.saturating_add(duration(bytes, self.rate))
     }
 }
 
-/// What the ranks' threads, the kernel and the wires of a kind of machine cost: one set of constants for a rig, whatever
-/// runs on it.
+/// The costs of the ranks' threads, the kernel and the wires of a kind of machine: one set of constants for a rig,
+/// whatever runs on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// Sending a message over a connection.
@@ -61,7 +61,7 @@ pub struct Costs {
     pub decode: u64,
     /// From the call to the first step.
     pub call: Picoseconds,
-    /// From the arrival of what a sleeping thread waits for until it runs.
+    /// The time from the arrival of the data for which a thread sleeps until it runs.
     pub wake: Picoseconds,
     /// How many bytes a connection takes that have not left yet.
     pub buffered: u64,
@@ -109,12 +109,12 @@ impl Costs {
         }
     };
 
-    /// What encoding by a codec costs, by the bytes of the f32.
+    /// The cost of encoding by a codec, by the bytes of the f32.
     pub fn encoding(&self, codec: Codec) -> Overhead {
         self.coding(self.encode, codec.speed().encoding)
     }
 
-    /// What decoding costs, by the bytes of the f32.
+    /// The cost of decoding, by the bytes of the f32.
     pub fn decoding(&self, codec: Codec) -> Overhead {
         self.coding(self.decode, codec.speed().decoding)
     }
@@ -147,23 +147,24 @@ pub struct Rig {
     pub hosts: Vec<u32>,
     /// The port of each host, headers included.
     pub ports: Vec<Port>,
-    /// Direct links between workers, in place of ports, in bytes/s; 0 where there is none.
+    /// Direct links between workers, instead of ports, in bytes/s; 0 if there is none.
     pub links: Option<(usize, Vec<u64>)>,
-    /// What workers without a link of their own send through; `None`: they send nothing but word of what they can receive.
+    /// The switches for workers without a link of their own; `None`: they send nothing but reports of what they can
+    /// receive.
     pub switches: Option<Switches>,
     /// Sites of hosts behind uplinks; `None`: all hosts are behind one switch.
     pub sites: Option<RigSites>,
-    /// From the last byte that leaves a host until it is at another, without what waits in line.
+    /// From the last byte that leaves a host until it is at another, without queueing.
     pub latency: Picoseconds,
     /// The cores.
     pub cores: Cores,
-    /// How many times as slow a member is as the others, in thousandths; 1,000 where the list ends.
+    /// How many times as slow a member is as the others, in thousandths; 1,000 beyond the list's end.
     pub slowness: Vec<u32>,
     /// The number of bytes per 1,000 bytes of each port that other programs use all the time.
     pub background_per_mille: u32,
-    /// What things cost.
+    /// The costs of actions.
     pub costs: Costs,
-    /// What is left to chance; `None`: nothing, all is done in the order in which it comes up.
+    /// The random order; `None`: all is done in the order in which it comes up.
     pub random_order: Option<RandomOrder>,
 }
 

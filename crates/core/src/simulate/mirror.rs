@@ -1,7 +1,8 @@
-//! Where one rank can stand for all: every rank sends as much as every other, at the same steps.
+//! When one rank can stand for all: every rank sends as much as every other, at the same steps.
 //!
-//! Ranks are numbers of several digits here, in one radix or several, and a schedule is alike for all if it is so after adding
-//! any number digit by digit. Then what rank 0 sends to rank p, the rank -p (digit by digit) sends to rank 0, at the same time.
+//! Ranks are numbers of several digits here, in one radix or several. A schedule is alike for all if it stays the same
+//! after adding any number digit by digit. Then rank 0's messages to rank p correspond to messages from rank -p (digit
+//! by digit) to rank 0, at the same time.
 
 use super::{machine::Rig, workload::Workload};
 use crate::{

@@ -1,11 +1,11 @@
-//! What a simulation comes to.
+//! The result of a simulation.
 
 use super::machine::Picoseconds;
 use crate::{execution::Violation, group::Rank, prepare::TooManySegments, schedule::Chunk};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What may be busy.
+/// A thing that can be busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// A member's thread.
@@ -31,7 +31,7 @@ pub enum Resource {
     SiteInto(u32),
 }
 
-/// What something is busy with.
+/// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkItem {
     /// A message: a thread that hands it over or takes it, a port that carries it.
@@ -56,9 +56,9 @@ pub struct BusySpan {
     pub operation: u32,
     /// Which segment.
     pub segment: u32,
-    /// What was busy.
+    /// The busy thing.
     pub place: Resource,
-    /// With what.
+    /// Its work.
     pub what: WorkItem,
     /// From when.
     pub start: Picoseconds,
@@ -71,7 +71,7 @@ pub struct BusySpan {
 /// How much something was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// What.
+    /// The used thing.
     pub place: Resource,
     /// For how long it was busy.
     pub busy: Picoseconds,
@@ -79,12 +79,12 @@ pub struct Used {
     pub bytes: u64,
 }
 
-/// What a simulation comes to.
+/// The result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prediction {
     /// When the call of the last operation returns, for each worker.
     pub finished: Vec<Picoseconds>,
-    /// What was used, by place; that of the one rank that stands for all, where one does.
+    /// The use of each place. If one rank stands for all, these are its places.
     pub used: Vec<Used>,
     /// How many messages with data were sent.
     pub messages: u64,
@@ -126,24 +126,25 @@ pub enum Untimed {
     TooSlow,
 }
 
-/// A simulation that stands still: nothing is under way any more, and operations have not ended; or a member was told what it may
-/// not be told. No operation of a schedule that is proved does that, so the rules of [`execution`](crate::execution) are wrong.
+/// A simulation that stands still: nothing is under way any more, and operations have not ended; or a member got a
+/// message that it must not get. Operations of proved schedules never do that, so the rules of
+/// [`execution`](crate::execution) are wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stalled {
     /// Who has not ended its first operation that is still open.
     pub members: Vec<StalledMember>,
-    /// What was told and may not be.
+    /// The forbidden message.
     pub fault: Option<Fault>,
 }
 
-/// What a member was told and may not be.
+/// A message that a member must not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Whose rank; reducers follow the workers.
     pub rank: Rank,
     /// In which of the operations.
     pub operation: u32,
-    /// What it was told.
+    /// The violation.
     pub violation: Violation,
 }
 
@@ -190,9 +191,9 @@ impl fmt::Display for Stalled {
 impl core::error::Error for Stalled {}
 
 impl Prediction {
-    /// What the operations take if others follow: until the last worker's call returns, and no less than the busiest port or
-    /// link has to do. Only a link that lets more through at once than its rate can have more to do, which the next operation
-    /// then waits for.
+    /// The time of the operations if others follow: until the last worker's call returns, and no less than the busiest
+    /// port or link needs. Only a link that lets more through at once than its rate can need more, and then the next
+    /// operation waits for it.
     pub fn total(&self) -> Picoseconds {
         let returned = self.finished.iter().copied().max().unwrap_or(0);
         self.links().map(|used| used.busy).fold(returned, Picoseconds::max)
@@ -202,7 +203,7 @@ impl Prediction {
         self.used.iter().filter(|used| !matches!(used.place, Resource::Thread(_)))
     }
 
-    /// What was busy longest: what limits the whole, if it was busy nearly all the time.
+    /// The thing that was busy longest: it limits the whole, if it was busy nearly all the time.
     pub fn busiest(&self) -> Option<Used> {
         self.used.iter().copied().max_by_key(|used| used.busy)
     }

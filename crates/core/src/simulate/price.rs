@@ -1,4 +1,4 @@
-//! What a thread spends on a step.
+//! The time of a thread for a step.
 
 use super::{
     machine::{Costs, Overhead, Picoseconds},

@@ -1,4 +1,5 @@
-//! What would bind an operation: how long each of its places would need by itself for each kind of work, against the whole time.
+//! The bounds of an operation: how long each of its places would need by itself for each kind of work, relative to the
+//! whole time.
 //!
 //! A port carries bytes; a thread hands messages over and takes them, copies, and folds, one after the other. The roof of a kind
 //! of work is the rate at which the busiest place does it while it does nothing else. Samuel Williams' roofline model draws
@@ -32,7 +33,7 @@ choices! {
 }
 
 impl Roof {
-    /// What a span of a simulation is.
+    /// The roof of a span of a simulation.
     pub fn of(span: &BusySpan) -> Self {
         match (span.place, span.what) {
             (Resource::Thread(_), WorkItem::Message { .. }) => Self::Messages,
@@ -44,7 +45,7 @@ impl Roof {
     }
 }
 
-/// What the busiest place does of a kind of work.
+/// The bound of the busiest place for a kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound<P> {
     /// The kind of work.
@@ -53,11 +54,11 @@ pub struct Bound<P> {
     pub place: P,
     /// How many bytes it works on.
     pub bytes: u64,
-    /// How long it would need if it did nothing else and waited for nobody.
+    /// How long it would need if it did nothing else and never waited.
     pub alone: Picoseconds,
 }
 
-/// Adds up what places do.
+/// Adds up the work of places.
 #[derive(Clone, Debug)]
 pub struct RoofCounter<P> {
     /// By place: time and bytes of each kind of work, in the order of [`Roof::ALL`].

@@ -22,7 +22,7 @@ const MOST_CHUNKS: u64 = 1 << 24;
 /// How many times as many where one rank stands for all only loosely.
 const DRIFTING: u64 = 20;
 
-/// Simulates `work` on `machine` and shows what takes time to `watch`.
+/// Simulates `work` on `machine` and reports each span of work to `watch`.
 ///
 /// # Errors
 /// [`Untimed`] if an operation is too long or never ends.
@@ -37,7 +37,7 @@ pub fn simulate(
     simulate_up_to(MOST_MESSAGES, work, machine, watch)
 }
 
-/// [`simulate`], with the most messages that are simulated one by one where one rank can stand for all.
+/// [`simulate`], with the most messages that are simulated one by one if one rank can stand for all.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -138,7 +138,7 @@ fn messages_of_all(work: &Workload<'_>) -> u64 {
     work.verified.cost().messages.max(1).saturating_mul(u64::from(work.operations))
 }
 
-/// How many messages there are to go through, one by one: what a simulation's own time goes with.
+/// How many messages are simulated one by one. The simulation's own time is in proportion to this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageCount {
     /// The messages of [`simulate`].

@@ -1,4 +1,4 @@
-//! What is to be simulated.
+//! The input of a simulation.
 
 use super::machine::Rig;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     verify::Verified,
 };
 
-/// What is to be simulated.
+/// The input of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
     /// The schedule.
@@ -21,7 +21,7 @@ pub struct Workload<'a> {
     pub operations: u32,
     /// How many of them run at once at most, as there is staging memory for.
     pub at_once: u32,
-    /// Each rank's parts, where they may differ; the call's count is [`Call::UNEVEN`] then.
+    /// Each rank's parts, if they can differ; the call's count is [`Call::UNEVEN`] then.
     pub parts: Option<&'a [UnevenParts]>,
     /// Simulate at most this many segments; 0: all.
     pub segments: u32,
@@ -38,7 +38,7 @@ impl<'a> Workload<'a> {
     /// How many operations run at once in the default configuration.
     pub const AT_ONCE: u32 = 4;
 
-    /// How calls are cut on these machines by default, `segment_bytes` being what the user prefers.
+    /// How calls are cut on these machines by default; `segment_bytes` is the user's preference.
     pub fn sizing(machine: &Rig, verified: &Verified, segment_bytes: usize) -> Sizing {
         let workers = verified.schedule().workers();
         let hosts = machine.workers_hosts(workers);

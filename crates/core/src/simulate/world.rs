@@ -1,4 +1,4 @@
-//! All members, what is under way between them, and the clock.
+//! All members, the messages between them, and the clock.
 
 use super::{
     event::{Burst, EventQueue, RigEvent, Transfer, TransferContent},

@@ -1,4 +1,4 @@
-//! Why a server of tables does not do what it is asked.
+//! Why a server of tables does not do a request.
 
 use crate::session::{Malformed, Reader, Writer};
 use alloc::string::String;
@@ -14,7 +14,7 @@ pub enum TableError {
         "there is a table of this name that differs in {what}: give this one another name, or drop that one"
     )]
     Differs {
-        /// In what, as people read it.
+        /// The difference, for people.
         what: String,
     },
     /// There can be no such table.
@@ -62,7 +62,7 @@ pub enum TableError {
         /// How much its tables can take.
         limit: u64,
     },
-    /// The worker has ended another number of steps than it says.
+    /// The worker has ended another number of steps than its request has.
     #[error(
         "a request in step {found} of a worker that is in step {expected}: does another process have its rank?"
     )]
@@ -91,7 +91,7 @@ pub enum TableError {
     TooMany {
         /// The name of the thing.
         what: String,
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
     /// Its rows are read from a snapshot.

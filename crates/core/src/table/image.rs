@@ -14,7 +14,7 @@ pub const IMAGE_CLOCKS: usize = 4096;
 /// A record of an image.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ImageRecord {
-    /// What the table is.
+    /// The description of the table.
     Head(Box<ImageHead>),
     /// Clocks of workers, ascending, at most [`IMAGE_CLOCKS`].
     Clocks(Vec<WorkerClock>),
@@ -29,12 +29,12 @@ pub enum ImageRecord {
         /// The rows.
         keys: RowKeys,
     },
-    /// Rows. For each of them follow its elements, what the optimizer keeps for it, and the count of its steps.
+    /// Rows. After them come, for each row, its elements, the optimizer's state, and the count of its steps.
     Rows {
         /// In a dense table this is a run. In a sparse table the keys are listed in no order.
         keys: RowKeys,
     },
-    /// All has been said.
+    /// The image is complete.
     End {
         /// How many records come before this one.
         records: u64,
@@ -43,14 +43,14 @@ pub enum ImageRecord {
     },
 }
 
-/// What a table is, and where its range stands.
+/// The description of a table, and the progress of its range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageHead {
     /// Its name.
     pub name: String,
     /// Its number on the server.
     pub number: u32,
-    /// What it was made as.
+    /// Its specification.
     pub spec: TableSpec,
     /// The optimizer as it was last tuned.
     pub optimizer: OptimizerSpec,
@@ -60,7 +60,7 @@ pub struct ImageHead {
     pub ranges: u32,
     /// The [version](super::RangeState::version) of the range.
     pub version: u64,
-    /// How many steps those workers have [ended](super::RangeState::began_at) that have not come.
+    /// How many steps workers that have not come are taken to have [ended](super::RangeState::began_at).
     pub began_at: u64,
     /// The number with which it was [made](super::TableRequest::Open).
     pub birth: Option<u32>,

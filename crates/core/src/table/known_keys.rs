@@ -58,7 +58,7 @@ impl KnownKeys {
         }
     }
 
-    /// What the lists take up, in bytes.
+    /// The size of the lists, in bytes.
     pub fn bytes(&self) -> usize {
         self.keys * size_of::<u64>() + self.lists.len() * LIST_BYTES
     }

@@ -1,4 +1,4 @@
-//! What workers and servers of tables say to each other: the payloads of [request](crate::wire::Kind::Request) and
+//! The messages of workers and servers of tables: the payloads of [request](crate::wire::Kind::Request) and
 //! [answer](crate::wire::Kind::Answer) frames.
 //!
 //! A payload is a head, as written here, and behind it the values, row after row, as many as the head names keys. Nothing is
@@ -26,19 +26,19 @@ pub struct RequestAddress {
     pub is_first: bool,
 }
 
-/// What a worker asks.
+/// A request of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TableRequest {
     /// To take part in a table, which is made if there is none of the name.
     Open {
         /// Its name.
         name: String,
-        /// What it is.
+        /// Its specification.
         spec: TableSpec,
         /// How many ranges there are.
         ranges: u32,
-        /// The table's number at range 0, which is opened first. Ranges that were made with another one have not been made together.
-        /// Range 0 is told its own number once all others are there: then the table is whole.
+        /// The table's number at range 0, which is opened first. Ranges with another number have not been made
+        /// together. Range 0 gets its own number once all others exist: then the table is whole.
         birth: Option<u32>,
         /// Whether the range has to be there.
         is_whole: bool,
@@ -56,7 +56,7 @@ pub enum TableRequest {
         /// Which rows.
         keys: RowKeys,
     },
-    /// To be told rows.
+    /// To get rows.
     Pull {
         /// The table.
         table: u32,
@@ -67,17 +67,17 @@ pub enum TableRequest {
         /// Which rows.
         keys: RowKeys,
     },
-    /// To change a number of the table's optimizer, for what takes effect after this.
+    /// To change a number of the table's optimizer, for all later changes.
     Tune {
         /// The table.
         table: u32,
         /// The [name](super::OptimizerParameter::name) of the number.
         parameter: String,
-        /// What it is to be.
+        /// Its new value.
         number: f64,
     },
-    /// To drop what was pushed in a step of a sync table that has not ended, and to be told where the worker is. Nothing is dropped
-    /// if that is another step.
+    /// To drop the pushes of a step of a sync table that has not ended, and to learn the worker's step. Nothing is
+    /// dropped if that is another step.
     Withdraw {
         /// The table.
         table: u32,
@@ -110,7 +110,7 @@ pub enum TableRequest {
     Restore {
         /// The table's name.
         name: String,
-        /// What it is.
+        /// Its specification.
         spec: TableSpec,
         /// How many ranges there are.
         ranges: u32,
@@ -120,7 +120,7 @@ pub enum TableRequest {
     Locate,
 }
 
-/// What a server answers.
+/// An answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableAnswer {
     /// The worker takes part.
@@ -143,7 +143,7 @@ pub enum TableAnswer {
         /// How many steps the worker has ended in the range.
         step: u64,
     },
-    /// There is no table of the name.
+    /// No table has the name.
     Dropped {
         /// Whether there was one.
         was_there: bool,
@@ -340,7 +340,7 @@ impl TableRequest {
 }
 
 impl RequestAddress {
-    /// Where in a payload its request begins.
+    /// The position in a payload at which its request begins.
     pub const BYTES: usize = 5;
 
     /// The first bytes of a payload.

@@ -1,10 +1,10 @@
-//! What changes a range, as its owner tells its copies: they execute the same, in the same order.
+//! The changes of a range, which its owner sends to its copies: they execute the same, in the same order.
 
 use super::TableError;
 use crate::session::{Malformed, Reader, Writer};
 use alloc::vec::Vec;
 
-/// What changes a range.
+/// A change of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableOperation {
     /// A worker's request, that was not refused.
@@ -23,7 +23,7 @@ pub enum TableOperation {
         /// The record.
         record: Vec<u8>,
     },
-    /// No more records of an image come: what has come of its table is dropped.
+    /// No more records of an image come: its table's earlier records are dropped.
     Unload,
     /// A step takes effect that all workers have ended.
     EndStep {

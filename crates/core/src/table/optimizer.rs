@@ -1,4 +1,4 @@
-//! Optimizers by name: what a push does to the rows that it names. The arithmetic is with who holds the rows.
+//! Optimizers by name: the effect of a push on its rows. The holder of the rows does the arithmetic.
 
 use super::error::Unusable;
 use crate::session::{Malformed, Reader, Writer};
@@ -15,9 +15,9 @@ const OWN_CODE: u8 = u8::MAX;
 /// Which optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OptimizerKind {
-    /// What is pushed is added: `w += g`.
+    /// The push is added: `w += g`.
     Add,
-    /// What is pushed takes the place of what was there: `w = g`.
+    /// The push replaces the value: `w = g`.
     Assign,
     /// Stochastic gradient descent, with momentum as in MXNet: `v = momentum·v - rate·g; w += v`.
     Sgd,
@@ -29,18 +29,18 @@ pub enum OptimizerKind {
     Rmsprop,
     /// Adam (Kingma and Ba, ICLR 2015), with a count of steps for each row.
     Adam,
-    /// Adam with weight decay beside the gradient (Loshchilov and Hutter, ICLR 2019).
+    /// Adam with weight decay apart from the gradient (Loshchilov and Hutter, ICLR 2019).
     AdamW,
     /// MXNet's AdamW (`optimizer/adamW.py`): the corrected rate multiplies the decay, too.
     AdamWMxnet,
     /// Adam's step, as long as the row times the rate (You et al., ICLR 2020), with the bounds of MXNet's `lamb_update_phase2`. The
     /// norms are of a whole row.
     Lamb,
-    /// FTRL-Proximal (McMahan et al., KDD 2013), as MXNet's `ftrl_update`: the weight follows from what is kept.
+    /// FTRL-Proximal (McMahan et al., KDD 2013), as MXNet's `ftrl_update`: the weight follows from the state.
     Ftrl,
     /// The sign of the gradient's mean (Bernstein et al., ICML 2018), as MXNet's `signum_update`; without momentum `signsgd_update`.
     Signum,
-    /// One that servers have beside these.
+    /// An optimizer that servers have in addition to these.
     Own(OwnOptimizerName),
 }
 
@@ -59,7 +59,7 @@ pub enum OptimizerParameter {
     LearningRate = 0,
     /// Weight decay: this times the weight is added to the gradient, or with [`OptimizerKind::AdamW`] taken from the weight.
     WeightDecay = 1,
-    /// What gradients are multiplied by first.
+    /// The first factor of gradients.
     RescaleGrad = 2,
     /// Gradients are cut to at most this, up and down, after that. Infinite: they are not.
     ClipGradient = 3,
@@ -69,18 +69,18 @@ pub enum OptimizerParameter {
     Beta1 = 5,
     /// The fraction of the mean of their squares that is kept.
     Beta2 = 6,
-    /// What keeps a division from being one by 0.
+    /// The number that keeps a divisor from being 0.
     Epsilon = 7,
     /// The fraction of the mean of squares that is kept.
     Rho = 8,
-    /// While it is 1, what is pushed takes the place of what was there, and the optimizer keeps what it kept: a table is given values
-    /// in this way. It is 0 or 1.
+    /// While it is 1, a push replaces the value, and the optimizer's state stays as it is: a table is given values in
+    /// this way. It is 0 or 1.
     Assigns = 9,
-    /// What L1 regularisation takes off, MXNet's `lamda1`.
+    /// The strength of L1 regularisation, MXNet's `lamda1`.
     Lamda1 = 10,
-    /// What smooths the rate of an element at first.
+    /// The smoothing of an element's rate at first.
     Beta = 11,
-    /// Weight decay beside the gradient, MXNet's `wd_lh`.
+    /// Weight decay apart from the gradient, MXNet's `wd_lh`.
     DecoupledDecay = 12,
     /// The lower bound of a row's norm.
     LowerBound = 13,
@@ -122,7 +122,7 @@ impl OptimizerKind {
         Self::Signum,
     ];
 
-    /// What people call it; an own one by its name alone.
+    /// Its name for people; an own one's name alone.
     pub fn name(&self) -> &str {
         match self {
             Self::Add => "add",
@@ -141,7 +141,7 @@ impl OptimizerKind {
         }
     }
 
-    /// The one of this name, without `own:`, that servers have beside the others.
+    /// The optimizer of this name, without `own:`, that servers have in addition to the others.
     ///
     /// # Errors
     /// If nothing can have this name.
@@ -158,7 +158,8 @@ impl OptimizerKind {
         Ok(Self::Own(OwnOptimizerName { length: name.len() as u8, bytes }))
     }
 
-    /// The one of this name, in small or large letters; after `own:` one that servers have beside the others.
+    /// The optimizer of this name, in small or large letters; after `own:` one that servers have in addition to the
+    /// others.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some(own) = name.strip_prefix(OWN) {
             return Self::own(own).ok();
@@ -166,7 +167,7 @@ impl OptimizerKind {
         Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 
-    /// The numbers that it takes, each with what it is if nothing is said.
+    /// The numbers that it takes, each with its default.
     pub fn parameters(self) -> Vec<(OptimizerParameter, f64)> {
         use OptimizerParameter::{
             Assigns, Beta, Beta1, Beta2, ClipGradient, CorrectBias, DecoupledDecay, Epsilon, Lamda1,
@@ -280,7 +281,7 @@ impl OptimizerParameter {
 }
 
 impl OptimizerSpec {
-    /// What is pushed is added.
+    /// Adds each push.
     pub const ADD: Self = {
         let mut numbers = [0.0; PARAMETERS];
         numbers[OptimizerParameter::RescaleGrad as usize] = 1.0;
@@ -288,7 +289,7 @@ impl OptimizerSpec {
         Self { kind: OptimizerKind::Add, numbers }
     };
 
-    /// An optimizer with the numbers that it has if nothing is said.
+    /// An optimizer with the default numbers.
     pub fn of(kind: OptimizerKind) -> Self {
         let mut numbers = [0.0; PARAMETERS];
         for (parameter, number) in kind.parameters() {
@@ -313,7 +314,7 @@ impl OptimizerSpec {
         self.check().map(|()| self)
     }
 
-    /// Whether the other keeps the same numbers for each row: only how it changes rows may differ.
+    /// Whether the other keeps the same numbers for each row: only its changes of rows can differ.
     pub fn is_same_but_for_numbers(&self, other: &Self) -> bool {
         self.kind == other.kind && self.has_velocity() == other.has_velocity()
     }

@@ -1,7 +1,7 @@
-//! Which pushes of a range a pull sees: the clocks of its workers, and what waits for them.
+//! The pushes of a range that a pull sees: the clocks of its workers, and the pulls that wait for them.
 //!
-//! A worker's **clock** counts the steps that it has ended. The machine says when a push changes the rows, and when a pull is
-//! answered; the rows are its caller's. It has no connections and no clock of its own.
+//! A worker's **clock** counts the steps that it has ended. The state machine decides when a push changes the rows, and
+//! when a pull is answered; its caller has the rows. It has no connections and no clock of its own.
 //!
 //! * If a worker leaves, its pushes of the step that it has not ended are dropped in tables whose steps take effect at
 //!   their end (sync, first). They stay if each push takes effect at once. A worker that restarts ends that step, or
@@ -66,11 +66,11 @@ pub struct WorkerClock {
     pub step: u64,
     /// The number of the last push that was taken in this life.
     pub number: u64,
-    /// Whether nobody waits for it.
+    /// Whether no other worker waits for it.
     pub has_left: bool,
 }
 
-/// Who pushes or pulls, as its request says.
+/// The sender of a push or pull, by its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asking {
     /// Its rank.
@@ -81,7 +81,7 @@ pub struct Asking {
     pub step: u64,
 }
 
-/// Where a worker begins.
+/// The starting point of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
     /// How many steps it has ended.
@@ -90,7 +90,7 @@ pub struct Entered {
     pub has_half: bool,
 }
 
-/// What becomes of a push.
+/// The treatment of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TakenPush<P> {
     /// It changes the rows now.
@@ -110,7 +110,7 @@ pub struct NumberedPush<P> {
     pub push: P,
 }
 
-/// What becomes of pushes that a worker withdraws.
+/// The treatment of pushes that a worker withdraws.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithdrawnPushes<P> {
     /// How many steps the worker has ended.
@@ -168,7 +168,7 @@ impl<P, Q> RangeState<P, Q> {
         Ok(Entered { step, has_half: self.kept.contains_key(&(step, worker)) })
     }
 
-    /// A worker's push of a number, which may end its step.
+    /// A worker's push of a number, which can end its step.
     ///
     /// # Errors
     /// [`TableError::Step`] if it is in another step; [`TableError::Twice`] if another life of it has come since.
@@ -189,7 +189,7 @@ impl<P, Q> RangeState<P, Q> {
         Ok(TakenPush::Kept)
     }
 
-    /// A worker's push of no rows, which may end its step: nothing is kept of it. Returns whether it was not taken before.
+    /// A worker's push of no rows, which can end its step: nothing of it is kept. Returns whether it is new.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -289,7 +289,7 @@ impl<P, Q> RangeState<P, Q> {
         }
     }
 
-    /// A worker's connection has ended: these pulls of it are of no use to anybody.
+    /// A worker's connection has ended: these pulls of it are useless.
     pub fn forget_pulls(&mut self, worker: u32, is_meant: impl Fn(&Q) -> bool) {
         self.waiting.retain(|waiting| waiting.worker != worker || !is_meant(&waiting.pull));
     }
@@ -304,8 +304,8 @@ impl<P, Q> RangeState<P, Q> {
         self.waiting.extract_if(.., |waiting| waiting.worker == worker).map(|waiting| waiting.pull).collect()
     }
 
-    /// A worker takes part no more: nobody waits for it. What it has pushed in the step that it has not ended is dropped, and
-    /// returned.
+    /// A worker takes part no more: no other waits for it. Its pushes in the step that it has not ended are dropped,
+    /// and returned.
     pub fn leave(&mut self, worker: u32) -> Vec<P> {
         let dropped = self.drop_half(worker, 0);
         if let Some(clock) = self.clocks.get_mut(&worker) {
@@ -343,12 +343,12 @@ impl<P, Q> RangeState<P, Q> {
         self.kept.iter().flat_map(|((step, worker), pushes)| pushes.iter().map(|push| (*step, *worker, push)))
     }
 
-    /// How many steps those have ended that have not come.
+    /// How many steps workers that have not come are taken to have ended.
     pub fn began_at(&self) -> u64 {
         self.began_at
     }
 
-    /// Becomes a range that has come this far, from its image. To be called before anybody takes part.
+    /// Becomes a range with this progress, from its image. Call this before any worker takes part.
     ///
     /// # Errors
     /// [`TableError::Malformed`] if it cannot have come so far.

@@ -11,7 +11,7 @@ pub struct Ranges {
     servers: u32,
 }
 
-/// The keys of a request that lie in one range, and where they stand among all of its keys.
+/// The keys of a request that are in one range, and their positions among all of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangePiece {
     /// Whose range.

@@ -9,9 +9,9 @@
 //!   have met continue only if they outnumber the silent ones. A server whose process has certainly ended is not
 //!   included. This is certain if its connection ended within a second of the last sign of life, and it had not
 //!   announced that it gives this server up.
-//! * **An epoch counts once all its servers have promised it.** Who promises gives those up, aloud, that are not in it, and from
-//!   then on acknowledges nothing to an owner that is not in it. An epoch that may or may not have come to count is kept in
-//!   mind: the next one needs a majority in it, too.
+//! * **An epoch is settled once all its servers have promised it.** A server that promises gives up the servers that
+//!   are not in it, and tells them so. From then on it acknowledges nothing to an owner that is not in the epoch. An
+//!   epoch that might be settled is remembered: the next one needs a majority in it, too.
 //! * **A server that was restarted**, or finds that others have continued without it, joins in a new epoch. It gets an
 //!   image of each range that it is to hold, and takes its own ranges back.
 //!

@@ -1,4 +1,4 @@
-//! Where a worker's requests go: to the server that has the range, which may change.
+//! The destinations of a worker's requests: the server that has the range, which can change.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
@@ -49,7 +49,7 @@ impl Routes {
         Self { have_copies, connected: (0..servers).map(|_| false).collect(), ranges }
     }
 
-    /// There is a request for a range. Returns where it goes now, if it does not have to wait.
+    /// A new request for a range. Returns its destination, if it does not have to wait.
     pub fn send(&mut self, range: u32, number: u64) -> Option<RoutedRequest> {
         let route = self.ranges.get_mut(range as usize)?;
         route.unanswered.insert(number);
@@ -68,7 +68,7 @@ impl Routes {
         }
     }
 
-    /// A server does not have a range. It knows that `owner` has it, or nobody.
+    /// A server does not have a range. It knows that `owner` has it, or that no server does.
     pub fn elsewhere(&mut self, range: u32, from: u32, owner: Option<u32>, now: u64) {
         let servers = self.connected.len() as u32;
         let Some(route) = self.ranges.get_mut(range as usize) else { return };
@@ -80,7 +80,7 @@ impl Routes {
         route.again = Some(if owner.is_some() { now } else { now + PAUSE });
     }
 
-    /// There is a connection with a server.
+    /// A server has connected.
     pub fn connected(&mut self, server: u32) {
         self.connected[server as usize] = true;
     }

@@ -1,4 +1,4 @@
-//! What a table is: all that its workers and servers must agree on.
+//! The specification of a table: all properties on which its workers and servers must agree.
 
 use super::{error::Unusable, optimizer::OptimizerSpec};
 use crate::{
@@ -11,7 +11,7 @@ use core::fmt;
 
 /// The longest name of a table, in bytes.
 pub const NAME_BYTES: usize = 200;
-/// The most elements of a row, of `f64` half as many: a row has to fit a message with what its optimizer keeps for it.
+/// The most elements of a row; half as many of `f64`. A row and its optimizer's state have to fit a message.
 pub const WIDTH_MOST: u32 = 16 << 10;
 /// The most workers of a table.
 pub const WORKERS_MOST: u32 = 1 << 16;
@@ -29,26 +29,26 @@ pub struct TableSpec {
     pub dtype: DType,
     /// Whether rows take up memory only once they are pushed to.
     pub sparse: bool,
-    /// What rows are before the first push to them.
+    /// The values of rows before the first push to them.
     pub initializer: Initializer,
-    /// What a push does to them.
+    /// The effect of a push on them.
     pub optimizer: OptimizerSpec,
     /// Which pushes a pull sees.
     pub consistency: Consistency,
     /// How many workers push to it, of ranks from 0.
     pub workers: u32,
-    /// What becomes of a push with a NaN in it.
+    /// The treatment of a push with a NaN in it.
     pub not_a_number: NotANumber,
 }
 
-/// What rows are before the first push to them.
+/// The values of rows before the first push to them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initializer {
     /// All elements are 0.
     Zeros,
     /// Normally distributed around 0. A row's elements depend on its key and the seed, and on nothing else.
     Normal {
-        /// What the random numbers begin with.
+        /// The seed of the random numbers.
         seed: u64,
         /// Their standard deviation.
         deviation: f64,
@@ -75,7 +75,7 @@ pub enum Consistency {
     FirstOf(u32),
 }
 
-/// What becomes of a push with a NaN in it.
+/// The treatment of a push with a NaN in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotANumber {
     /// It is refused whole.
@@ -85,7 +85,7 @@ pub enum NotANumber {
 }
 
 /// # Errors
-/// If there can be no table of this name: says why.
+/// If no table can have this name, with the reason.
 pub fn check_name(name: &str) -> Result<(), Unusable> {
     if name.is_empty() || name.len() > NAME_BYTES {
         return Err(Unusable(format!(
@@ -119,7 +119,7 @@ impl TableSpec {
     }
 
     /// # Errors
-    /// If there can be no such table: says what to change.
+    /// If no such table can exist, with a remedy.
     pub fn check(&self, name: &str) -> Result<(), Unusable> {
         let wrong = |what: String| Err(Unusable(what));
         check_name(name)?;
@@ -167,7 +167,7 @@ impl TableSpec {
         digest(&to.into_bytes())
     }
 
-    /// The names of what differs between two tables, in the order in which people ask for them.
+    /// The names of the differences between two tables, in the order in which people ask for them.
     pub fn difference(&self, other: &Self) -> Vec<&'static str> {
         let fields = [
             ("rows", self.rows != other.rows),
@@ -239,7 +239,7 @@ impl TableSpec {
 }
 
 impl Consistency {
-    /// For how many steps pushes of others may be missing from a pull; `None`: for any number.
+    /// The number of steps for which others' pushes can be missing from a pull; `None`: any number.
     pub fn bound(self) -> Option<u64> {
         match self {
             Self::Sync => Some(0),
@@ -248,12 +248,12 @@ impl Consistency {
         }
     }
 
-    /// Whether what is pushed in a step changes the table at its end, all at once.
+    /// Whether the pushes of a step change the table at its end, all at once.
     pub fn is_sync(self) -> bool {
         self.bound() == Some(0)
     }
 
-    /// Whether what is pushed in a step is kept, and changes the table after the step's end.
+    /// Whether the pushes of a step are kept, and change the table after the step's end.
     pub fn keeps(self) -> bool {
         self.is_sync() || matches!(self, Self::FirstOf(_))
     }

@@ -11,8 +11,8 @@ use core::str::FromStr;
 /// Those that code values one by one, or row by row, and need nothing fed back: by their places in messages.
 const CODECS: [Codec; 4] = [Codec::Plain, Codec::Bf16, Codec::Fp16, Codec::Int8];
 
-/// A [`Codec`] for the values of a push or a pull, of rows of f32. Each row is coded by itself, so what becomes of it does not depend
-/// on the other rows of its message. Keys are never coded.
+/// A [`Codec`] for the values of a push or a pull, of rows of f32. Each row is coded by itself, so its error does not
+/// depend on the other rows of its message. Keys are never coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ValueCodec(Codec);
 
@@ -33,7 +33,7 @@ impl ValueCodec {
     pub const PLAIN: Self = Self(Codec::Plain);
 
     /// # Errors
-    /// For a codec that loses too much unless what it loses is fed back: a row that was pushed to may not be pushed to again.
+    /// For a codec that loses too much without error feedback: a row might never be pushed to again.
     pub fn new(codec: Codec) -> Result<Self, Unusable> {
         match CODECS.contains(&codec) {
             true => Ok(Self(codec)),
@@ -74,7 +74,8 @@ impl ValueCodec {
     /// Decodes `rows` rows of `width` elements. `coded` must contain all of them, and nothing else.
     ///
     /// # Errors
-    /// [`TableError::Malformed`] for what the codec never writes, and for more than fit a message if they are not coded.
+    /// [`TableError::Malformed`] for bytes that the codec never writes, and for more than fit a message if they are not
+    /// coded.
     pub fn decode(self, width: usize, rows: usize, mut coded: &[u8]) -> Result<Vec<f32>, TableError> {
         let malformed = |what: &str| TableError::Malformed(format!("values coded by {}: {what}", self.0));
         // A message has no more rows than would fit it as they are, however short their codes are.

@@ -23,10 +23,10 @@ pub fn letters(input: u32) -> String {
 }
 
 impl TermHistory {
-    /// A term at a chunk, or with what is shown in place of its number, like `(a0+b0)+(c0+d0)`. Sums without brackets are added from left to right, q(...) is what a codec makes of
-    /// it, and results look like their sums.
+    /// A term at a chunk, or with another text instead of its number, like `(a0+b0)+(c0+d0)`. Sums without brackets are
+    /// added from left to right, q(...) is a coded term, and results look like their sums.
     ///
-    /// A sum in which an input is added again and again may be too long to write; it is `N inputs` then.
+    /// A sum in which an input is added again and again can be too long to write; it is `N inputs` then.
     pub fn text(&self, term: TermNumber, chunk: impl Display) -> String {
         if self.inputs[term] > super::MOST_RANKS.max(self.workers) {
             return format!("{} inputs", self.inputs[term]);

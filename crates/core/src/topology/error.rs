@@ -12,17 +12,17 @@ pub enum TopologyError {
         line: usize,
         /// In characters, counted from 1.
         column: usize,
-        /// What is there.
+        /// The text there.
         found: String,
-        /// What should be.
+        /// The expected text.
         expected: String,
     },
     /// The links as a whole.
     #[error("{problem}; {change}")]
     Whole {
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What to change.
+        /// The remedy.
         change: String,
     },
 }

@@ -8,7 +8,7 @@ use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
 /// How deep values nest at most.
 const DEPTH: usize = 32;
 
-/// A value and where it begins.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub struct JsonValue {
     pub(super) at: Position,
@@ -46,7 +46,7 @@ impl JsonValue {
         }
     }
 
-    /// The items of a list; an error that says what is expected, as in the next two, if it is none.
+    /// The items of a list. If it is none, the error names the expected value, as in the next two.
     ///
     /// # Errors
     /// If it is something else.
@@ -90,7 +90,7 @@ pub(super) fn quoted(text: &str) -> String {
 /// Reads one value.
 ///
 /// # Errors
-/// Where the text is no JSON, with the place.
+/// If the text is no JSON, with the place.
 pub fn parse(text: &str) -> Result<JsonValue, TopologyError> {
     let mut scanner = TextCursor::new(text);
     let value = scanner.value(0)?;

@@ -43,7 +43,7 @@ impl LinkMatrix {
         Ok(matrix)
     }
 
-    /// Ranks that are all linked alike, with this weight and bandwidth: what is assumed where no topology is known.
+    /// Ranks that are all linked alike, with this weight and bandwidth: the assumption if no topology is known.
     pub fn uniform(size: usize, weight: f32) -> Self {
         let link = |at: usize| if at / size == at % size { 0.0 } else { weight };
         let weights: Vec<f32> = (0..size * size).map(link).collect();
@@ -117,7 +117,7 @@ impl LinkMatrix {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) was given; `None` for bytes that are no matrix.
+    /// Reverses [`to_bytes`](Self::to_bytes); `None` for bytes that are no matrix.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         const ENTRY: usize = size_of::<f32>() + size_of::<f64>();
         let (size, rest) = bytes.split_first_chunk()?;
@@ -149,7 +149,8 @@ impl LinkMatrix {
         self.weights[from * self.size + to]
     }
 
-    /// The bandwidth that trees have from one rank to another, in GB/s, or as a matrix has it: 0 where the link weighs nothing.
+    /// The bandwidth that trees have from one rank to another, in GB/s, or as a matrix has it: 0 if the link weighs
+    /// nothing.
     pub fn bandwidth(&self, from: usize, to: usize) -> f64 {
         if self.weight(from, to) > 0.0 { self.speed(from, to) } else { 0.0 }
     }
@@ -159,7 +160,7 @@ impl LinkMatrix {
         self.bandwidths[from * self.size + to]
     }
 
-    /// The lesser weight of both directions: what carries a tree's edge up and down.
+    /// The lesser weight of both directions, which carries a tree's edge up and down.
     pub fn both_ways(&self, a: usize, b: usize) -> f32 {
         self.weight(a, b).min(self.weight(b, a))
     }
@@ -203,8 +204,8 @@ impl LinkMatrix {
         }
     }
 
-    /// The same with the ranks of MXNet's performance attribute as weights: MXNet's rules applied to them.
-    /// `peers` says which pairs reach each other's memory, if it is known.
+    /// The same with the ranks of MXNet's performance attribute as weights: MXNet's rules applied to them. `peers`
+    /// tells which pairs reach each other's memory, if it is known.
     pub fn by_mxnet_rules(&self, peers: Option<&[bool]>) -> Self {
         let mut weights = self.weights.clone();
         mxnet_rules(&mut weights, self.size, peers);
@@ -255,7 +256,7 @@ pub(super) fn places(
     Ok(Some(places.into_iter().flatten().map(|place| place as u32).collect()))
 }
 
-/// The topology with the entries of its matrix as what MXNet makes weights of; see [`LinkMatrix::by_mxnet_rules`].
+/// The topology whose matrix has the entries that MXNet turns into weights; see [`LinkMatrix::by_mxnet_rules`].
 ///
 /// # Errors
 /// [`TopologyError::Whole`] unless there are 1 to 64 ranks, and nothing else.

@@ -1,14 +1,14 @@
-//! Measured links: which ranks measure at the same time, and the topology of what they found.
+//! Measured links: the ranks that measure at the same time, and the topology of their results.
 
 use super::{LinkKind, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode};
 use alloc::{collections::BTreeMap, string::ToString, vec, vec::Vec};
 
-/// What was measured of a link in one direction. Whole numbers travel between ranks and stay the same.
+/// The measurement of a link in one direction. Whole numbers travel between ranks and stay the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeasuredLink {
     /// How long an empty message takes.
     pub nanoseconds: u64,
-    /// What arrives in a second; 0 where nothing was measured.
+    /// Bytes that arrive in a second; 0 if nothing was measured.
     pub bytes_per_second: u64,
 }
 
@@ -57,11 +57,11 @@ fn tournament(players: &[u32]) -> Vec<Vec<MeasuringPair>> {
     rounds
 }
 
-/// The topology of ranks on these hosts, from what was measured: `rows[to * ranks + from]` is the link from one rank to another.
-/// Ranks of two hosts have the link that was measured between these hosts. The slowest link weighs 1.
+/// The topology of ranks on these hosts, by measurement: `rows[to * ranks + from]` is the link from one rank to
+/// another. Ranks of two hosts have the link that was measured between these hosts. The slowest link weighs 1.
 ///
 /// # Errors
-/// [`TopologyError::Whole`] where a pair of [`measuring_rounds`] was not measured.
+/// [`TopologyError::Whole`] if a pair of [`measuring_rounds`] was not measured.
 pub fn measured_topology(hosts: &[u32], rows: &[MeasuredLink]) -> Result<Topology, TopologyError> {
     let (ranks, members) = (hosts.len(), members(hosts));
     let mut found = vec![];

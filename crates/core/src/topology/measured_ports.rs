@@ -1,4 +1,4 @@
-//! Measured ports: who measures with whom, and the ports of what they found.
+//! Measured ports: the ranks that measure with each other, and the ports of their results.
 
 use super::{Port, Ports, TopologyError, measured::members};
 use alloc::{vec, vec::Vec};
@@ -23,7 +23,7 @@ pub struct PortArrival {
     pub bytes: u64,
 }
 
-/// What a rank has found that measured for its host.
+/// The results of a rank that measured for its host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortFindings {
     /// Bytes/s from all others of its block at once.
@@ -34,8 +34,8 @@ pub struct PortFindings {
     pub nanoseconds: u64,
 }
 
-/// The first rank of each host, in blocks that measure at the same time: as equal in size as can be, of at most [`MOST_IN_BLOCK`].
-/// Neighbours are in different blocks, where there are several. Nothing for one host.
+/// The first rank of each host, in blocks that measure at the same time: as equal in size as possible, of at most
+/// [`MOST_IN_BLOCK`]. Neighbours are in different blocks, if there are several. Empty for one host.
 pub fn measuring_blocks(hosts: &[u32]) -> Vec<Vec<u32>> {
     let leaders: Vec<u32> = members(hosts).values().map(|ranks| ranks[0]).collect();
     if leaders.len() < 2 {
@@ -85,7 +85,7 @@ pub fn mean_rate(arrivals: &[PortArrival], length: u64) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(time)).unwrap_or(u64::MAX)
 }
 
-/// The middle one of some rates, 0 of none: half of what was measured may be disturbed without changing it much.
+/// The middle one of some rates, 0 of none: disturbances in half of the measurements hardly change it.
 pub fn median_rate(mut rates: Vec<u64>) -> u64 {
     rates.sort_unstable();
     rates.get(rates.len() / 2).copied().unwrap_or(0)
@@ -95,7 +95,7 @@ pub fn median_rate(mut rates: Vec<u64>) -> u64 {
 /// rank; only the ranks in [`measuring_blocks`] are used.
 ///
 /// # Errors
-/// [`TopologyError::Whole`] where a port was not measured, or there are too many ranks.
+/// [`TopologyError::Whole`] if a port was not measured, or there are too many ranks.
 pub fn measured_ports(hosts: &[u32], found: &[PortFindings]) -> Result<Option<Ports>, TopologyError> {
     let blocks = measuring_blocks(hosts);
     if blocks.is_empty() {

@@ -1,4 +1,4 @@
-//! Measured sites: which hosts form some, who sends to whom while an uplink is measured, and what it carries.
+//! Measured sites: the hosts that form some, the flows that measure an uplink, and its rate.
 
 use super::{LinkMatrix, MOST_SITES, Port, Ports, Sites, TopologyError, measured::members};
 use alloc::{format, vec, vec::Vec};
@@ -75,12 +75,12 @@ pub fn site_flows(of_ranks: &[u8], hosts: &[u32]) -> Vec<Vec<SiteFlow>> {
     ways.iter().flat_map(|is_into| (0..count).map(|site| turn(site, *is_into))).collect()
 }
 
-/// The sites of ranks, from what each rank has received in each turn of [`site_flows`], in bytes/s. If several
+/// The sites of ranks, from the data that each rank has received in each turn of [`site_flows`], in bytes/s. If several
 /// measurements are given, one after the other, the largest value is used: a disturbance in a turn makes an uplink
 /// slower, not faster.
 ///
 /// # Errors
-/// [`TopologyError::Whole`] where nothing has come through an uplink, or the sites are none.
+/// [`TopologyError::Whole`] if nothing has come through an uplink, or the sites are invalid.
 pub fn measured_sites(of_ranks: Vec<u8>, found: &[&[u64]]) -> Result<Sites, TopologyError> {
     let count = of_ranks.iter().max().map_or(0, |most| usize::from(*most) + 1);
     let turns = if count == 2 { 2 } else { 2 * count };

@@ -1,4 +1,4 @@
-//! Nodes, the links between them, and what can be asked of both.
+//! Nodes, the links between them, and questions about both.
 
 use super::{TopologyError, json};
 use crate::choice::choices;
@@ -13,7 +13,7 @@ pub const MOST_SITES: usize = 255;
 
 choices! {
     "a kind of node":
-    /// What a node of a topology is.
+    /// The kind of a node of a topology.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum NodeKind {
         /// A machine.
@@ -31,7 +31,7 @@ choices! {
     }
 }
 
-/// What a link is made of, in the words of `nvidia-smi topo -m`.
+/// The kind of a link, in the words of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LinkKind {
     /// Bonded NVLinks, and their number.
@@ -46,15 +46,15 @@ pub enum LinkKind {
     Numa,
     /// The link between processors.
     Sys,
-    /// What a file says in numbers.
+    /// Given by a file in numbers.
     Given,
-    /// What ranks have measured.
+    /// Measured by ranks.
     Measured,
 }
 
 impl LinkKind {
-    /// GB/s each way: 25 for each NVLink and 10 through a processor, as on p3.16xlarge; 12 through PCIe switches alone. `None`
-    /// where only a file can say.
+    /// GB/s each way: 25 for each NVLink and 10 through a processor, as on p3.16xlarge; 12 through PCIe switches alone.
+    /// `None` if only a file can tell.
     pub fn bandwidth(self) -> Option<f64> {
         match self {
             Self::NvLink(count) => Some(25.0 * f64::from(count)),
@@ -64,7 +64,7 @@ impl LinkKind {
         }
     }
 
-    /// Reads what [`Display`](fmt::Display) writes, and `SOC`, the `SYS` of older drivers.
+    /// Reads the text of [`Display`](fmt::Display), and `SOC`, the `SYS` of older drivers.
     pub fn of_text(text: &str) -> Option<Self> {
         Some(match text {
             "PIX" => Self::Pix,
@@ -101,9 +101,9 @@ impl fmt::Display for LinkKind {
 pub struct TopologyNode {
     /// Its name: `GPU0`, `NIC1`, a host's.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
-    /// What the system calls it, where the text has a legend: `mlx5_0`.
+    /// The system's name for it, if the text has a legend: `mlx5_0`.
     pub device: Option<String>,
 }
 
@@ -114,13 +114,13 @@ pub struct TopologyLink {
     pub from: usize,
     /// The number of the node that receives.
     pub to: usize,
-    /// What it is made of.
+    /// Its kind.
     pub kind: LinkKind,
     /// In GB/s; of a matrix, its entry.
     pub bandwidth: f64,
-    /// By which trees are chosen: 0 where no tree may use the link.
+    /// The weight by which trees are chosen: 0 if no tree is allowed to use the link.
     pub weight: f32,
-    /// How many microseconds an empty message takes, where it was measured.
+    /// How many microseconds an empty message takes, if it was measured.
     pub latency: Option<f64>,
 }
 
@@ -136,11 +136,11 @@ impl TopologyLink {
 pub struct TopologyPort {
     /// The number of a node: the host itself, or a rank on it.
     pub host: usize,
-    /// What the host sends to all others at once, in GB/s; 0 where it is not known.
+    /// The host's rate to all others at once, in GB/s; 0 if unknown.
     pub out: f64,
-    /// What it receives from all others at once.
+    /// Its rate from all others at once.
     pub into: f64,
-    /// How many microseconds an empty message takes to or from another host, where it was measured.
+    /// How many microseconds an empty message takes to or from another host, if it was measured.
     pub latency: Option<f64>,
 }
 
@@ -151,9 +151,9 @@ pub struct TopologySite {
     pub name: String,
     /// The numbers of its nodes: hosts, or ranks on them.
     pub hosts: Vec<usize>,
-    /// What the site sends to all other sites at once, in GB/s; 0 where it is not known.
+    /// The site's rate to all other sites at once, in GB/s; 0 if unknown.
     pub out: f64,
-    /// What it receives from all other sites at once.
+    /// Its rate from all other sites at once.
     pub into: f64,
 }
 
@@ -267,7 +267,7 @@ impl Topology {
         &self.sites
     }
 
-    /// What was left out of a text that was cut, in sentences without a full stop.
+    /// The parts that were left out of a text that was cut, in sentences without a full stop.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -1,4 +1,4 @@
-//! How fast the ports of hosts are, from what connections carry while a job runs.
+//! The speeds of hosts' ports, from the traffic of connections while a job runs.
 //!
 //! A connection reports two facts about an interval: how many bytes have reached its other end, and for how long any of
 //! its bytes were on their way. Time in which a rank had nothing to send, or no room at its receiver, is not included.
@@ -9,11 +9,11 @@
 //! and the next port is examined without them. A port whose flows are all limited elsewhere is at least as fast as
 //! their sum.
 //!
-//! One with a flow to one host only says nothing: either end may be what limits the flow.
+//! A port with a flow to one host only shows nothing: either end can limit the flow.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
-/// What goes from one host to another in an interval.
+/// The traffic from one host to another in an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostFlow {
     /// The sender's host, by any number.
@@ -38,9 +38,9 @@ pub struct SeenPort {
 /// How fast one way of a port looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenRate {
-    /// What its flows carried together while they were busy, in bytes/s.
+    /// The rate of its flows together while they were busy, in bytes/s.
     pub bytes_per_second: u64,
-    /// Whether other ports limit all of its flows: then it may be faster, however slow they are.
+    /// Whether other ports limit all of its flows: then it can be faster, however slow they are.
     pub is_bound: bool,
 }
 
@@ -74,7 +74,7 @@ fn rate(bytes: u64, microseconds: u64) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// The ports of all hosts between which something goes. Flows within a host say nothing of its port.
+/// The ports of all hosts with traffic between them. Flows within a host show nothing about its port.
 ///
 /// ```
 /// use herringbone_core::topology::{HostFlow, seen_ports};

@@ -41,10 +41,10 @@ impl PortSpeeds {
     pub const WHOLE: Self = Self { out: WHOLE, into: WHOLE };
 }
 
-/// What plans are to take the ports of hosts for from now on.
+/// The ports of hosts that plans should use from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortChange {
-    /// What the fastest port carries, in bytes/s, as far as it was seen.
+    /// The rate of the fastest port, in bytes/s, as far as it was seen.
     pub fastest: u64,
     /// The speed of each host's port.
     pub speeds: BTreeMap<u32, PortSpeeds>,
@@ -77,8 +77,8 @@ impl PortWatch {
         Self { held, recent: BTreeMap::new(), wait: 0, last_wait: LEAST_WAIT, since: u32::MAX }
     }
 
-    /// An interval has passed in which this went between the hosts. Others may be at one end of a flow: what they send and receive
-    /// goes through the ports of these.
+    /// An interval has passed with this traffic between the hosts. Other hosts can be at one end of a flow: their
+    /// traffic goes through the ports of these.
     pub fn interval(&mut self, flows: &[HostFlow]) -> Option<PortChange> {
         let seen = seen_ports(flows);
         let of_hosts = || self.held.keys().filter_map(|host| seen.get(host));
@@ -99,7 +99,7 @@ impl PortWatch {
         (self.wait == 0 && self.recent.values().any(is_due)).then(|| self.change(fastest))
     }
 
-    /// What plans take the ports for.
+    /// The speeds that plans use.
     pub fn held(&self) -> &BTreeMap<u32, PortSpeeds> {
         &self.held
     }

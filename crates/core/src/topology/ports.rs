@@ -20,8 +20,8 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Ports of these ranks, whole thousands of bytes/s, and how many nanoseconds an empty message takes between hosts at most,
-    /// 0 where it is not known.
+    /// Ports of these ranks, in whole thousands of bytes/s, and the most nanoseconds that an empty message takes
+    /// between hosts, 0 if unknown.
     ///
     /// # Errors
     /// [`TopologyError::Whole`] unless there are 1 to [`MOST_PORTS`] ranks.
@@ -45,10 +45,10 @@ impl Ports {
         Err(TopologyError::whole(problem, "give each rank a site"))
     }
 
-    /// The ports of a topology's [ranks](Topology::ranks), and their sites; `None` where it has neither.
+    /// The ports of a topology's [ranks](Topology::ranks), and their sites; `None` if it has neither.
     ///
     /// # Errors
-    /// [`TopologyError::Whole`] where no port is one of a rank's node, and for a rank in no site while others are in one.
+    /// [`TopologyError::Whole`] if no port belongs to a rank's node, and for a rank in no site while others are in one.
     pub fn of(topology: &Topology) -> Result<Option<Self>, TopologyError> {
         let sites = Sites::of(topology)?;
         if topology.ports().is_empty() && sites.is_none() {
@@ -90,12 +90,12 @@ impl Ports {
         self.of_ranks[rank]
     }
 
-    /// The sites of the ranks, where they are known.
+    /// The sites of the ranks, if they are known.
     pub fn sites(&self) -> Option<&Sites> {
         self.sites.as_ref()
     }
 
-    /// The number of each rank's site; nothing where none is known.
+    /// The number of each rank's site; empty if none is known.
     pub fn site_numbers(&self) -> Vec<u32> {
         self.sites.as_ref().map(Sites::numbers).unwrap_or_default()
     }
@@ -108,7 +108,7 @@ impl Ports {
         }
     }
 
-    /// How many nanoseconds an empty message takes between hosts at most; 0 where it is not known.
+    /// The most nanoseconds that an empty message takes between hosts; 0 if unknown.
     pub fn nanoseconds(&self) -> u64 {
         self.nanoseconds
     }
@@ -160,8 +160,8 @@ impl Ports {
         Self { of_ranks: hosts.iter().map(port).collect(), sites, nanoseconds: self.nanoseconds }
     }
 
-    /// The ports that decide about plans and times in place of the links: where they are known of as many ranks, and
-    /// [explain](Self::explain) the links that are known.
+    /// The ports that decide about plans and times instead of the links. They must be known for this number of ranks,
+    /// and [explain](Self::explain) the known links.
     pub fn deciding<'a>(
         ports: Option<&'a Self>,
         links: Option<&LinkMatrix>,
@@ -228,7 +228,7 @@ impl Ports {
         self.nanoseconds.to_le_bytes().into_iter().chain(ranks).chain(rates).chain(sites).collect()
     }
 
-    /// What [`to_bytes`](Self::to_bytes) was given; `None` for bytes that are no ports.
+    /// Reverses [`to_bytes`](Self::to_bytes); `None` for bytes that are no ports.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (nanoseconds, rest) = bytes.split_first_chunk()?;
         let (ranks, rest) = rest.split_first_chunk()?;

@@ -57,8 +57,8 @@ impl RoundTrips {
         Self { microseconds: ranks.iter().map(of_rank).collect() }
     }
 
-    /// Nanoseconds from a host to another among these ranks: half of the longest round trip. `None` where no rank of rank 0's host is
-    /// among them, because then nothing was measured, or all are on that host.
+    /// Nanoseconds from a host to another among these ranks: half of the longest round trip. `None` if no rank of rank
+    /// 0's host is among them, because then nothing was measured, or if all are on that host.
     pub fn nanoseconds(&self, ranks: &[u32]) -> Option<u64> {
         let times = ranks.iter().map(|rank| self.microseconds.get(*rank as usize).copied().unwrap_or(0));
         let least = times.clone().min()?;

@@ -3,7 +3,7 @@
 use super::{MOST_SITES, Port, Topology, TopologyError, TopologySite};
 use alloc::{format, vec::Vec};
 
-/// The site of each rank, and the uplink of each site: what all of its ranks together send to other sites and receive from them.
+/// The site of each rank, and the uplink of each site: the rate of all its ranks together to and from other sites.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sites {
     of_ranks: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Switches between ranks: what pairs without a link of their own share.
+//! Switches between ranks, which pairs without a link of their own share.
 
 use super::{NodeKind, Topology};
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Words of a text and where they stand.
+//! Words of a text and their positions.
 
 use super::TopologyError;
 use alloc::{format, string::String, vec::Vec};

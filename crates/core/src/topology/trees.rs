@@ -1,4 +1,4 @@
-//! Trees over the links between ranks: MXNet's, better ones, and those for large buffers.
+//! Trees over the links between ranks: MXNet's, better ones, and trees for large buffers.
 //!
 //! A tree's *rounds* are the rounds of a broadcast along it in which a rank sends or receives one message per round.
 //! The *load* of a link is the number of trees that use it, divided by its weight. An all-reduce goes up and down each
@@ -40,7 +40,7 @@ use alloc::{format, vec, vec::Vec};
 /// Plans trees.
 ///
 /// # Errors
-/// [`TopologyError::Whole`] for roots that are no ranks, a penalty that is no factor, ranks that no links connect, and where
+/// [`TopologyError::Whole`] for roots that are no ranks, an invalid penalty, ranks that no links connect, and if
 /// MXNet's planner finds no tree.
 pub fn plan(links: &LinkMatrix, request: &TreeRequest) -> Result<TreeSet, TopologyError> {
     let size = links.size();

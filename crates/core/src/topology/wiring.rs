@@ -1,9 +1,9 @@
-//! What is known of the ways between ranks: links of pairs, and ports of hosts.
+//! The known ways between ranks: links of pairs, and ports of hosts.
 
 use super::{LinkMatrix, Ports, RoundTrips, Topology, TopologyError};
 use alloc::{string::String, vec::Vec};
 
-/// What is known of the ways between ranks. Ports decide where they are known, because the links of a host share its port.
+/// The known ways between ranks. Ports decide if they are known, because the links of a host share its port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wiring {
     /// The links, one for each pair.
@@ -21,7 +21,7 @@ impl From<LinkMatrix> for Wiring {
 }
 
 impl Wiring {
-    /// That between the [ranks](Topology::ranks) of a topology. A topology with ports may have no links.
+    /// The ways between the [ranks](Topology::ranks) of a topology. A topology with ports can be without links.
     ///
     /// # Errors
     /// As [`LinkMatrix::of`] and [`Ports::of`], even if no links that carry both ways connect all ranks.
@@ -35,7 +35,7 @@ impl Wiring {
         Ok(Self { links: Some(links), ports, ..Self::default() })
     }
 
-    /// The number of the site of each of these ranks; nothing where no sites are known of all of them.
+    /// The number of the site of each of these ranks; empty unless the sites of all of them are known.
     pub fn sites_of(&self, ranks: &[u32]) -> Vec<u32> {
         self.among(ranks).ports.map(|ports| ports.site_numbers()).unwrap_or_default()
     }
@@ -63,7 +63,7 @@ impl Wiring {
         }
     }
 
-    /// That between ranks on these hosts, where the nodes have these names; see [`LinkMatrix::placed`].
+    /// The ways between ranks on these hosts, from nodes with these names; see [`LinkMatrix::placed`].
     ///
     /// # Errors
     /// [`TopologyError::Whole`] for a host that no node is while others are, and for another number of nodes than of ranks.
@@ -75,7 +75,8 @@ impl Wiring {
         })
     }
 
-    /// The same with other ports, as they are seen while a job runs. Ports that are alike say no more than none, where none were known.
+    /// The same with other ports, as they are observed while a job runs. If no ports were known and the new ones are
+    /// all equal, they are left out.
     #[must_use]
     pub fn with_ports(&self, ports: &Ports) -> Self {
         let says = self.ports.is_some() || !ports.are_alike();
@@ -86,7 +87,7 @@ impl Wiring {
         Self { ports, ..self.clone() }
     }
 
-    /// All numbers of links and ports, for digests: what stands for them among what plans are made from. `None` if neither is known.
+    /// All numbers of links and ports, for digests of plans. `None` if neither is known.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         let links = self.links.as_ref().map(LinkMatrix::to_bytes);
         let Some(ports) = &self.ports else { return links };

@@ -1,4 +1,4 @@
-//! The words of a job's timeline: the files that each process writes, and what reads them.
+//! The vocabulary of a job's timeline, for the processes that write its files and for the readers.
 //!
 //! A file begins with the metadata [`PROCESS`]. An operation is a span of the category [`OPERATION`]. The work for it
 //! is spans of the category [`PHASE`] in the same row, and arrows of the category [`MESSAGE`] lead from one process's
@@ -12,10 +12,12 @@
 pub const PROCESS: &str = "herringbone timeline";
 /// The form of the files.
 pub const VERSION: u64 = 1;
-/// Metadata of a merged file. Its arguments are `version`, `job`, `processes`, and `error_ns`, by how much clocks may still differ.
+/// Metadata of a merged file. Its arguments are `version`, `job`, `processes`, and `error_ns`, by how much clocks can
+/// still differ.
 pub const JOB: &str = "herringbone job";
-/// Metadata: how a member's clock stands. Its arguments are `member`, `here`, nanoseconds of this process's clock, `there`, what
-/// the member's clock said in the middle of a round trip around that moment, and `round_trip`, how long that took.
+/// Metadata: the clock of a member. Its arguments are `member`, `here`, `there` and `round_trip`. `here` is in
+/// nanoseconds of this process's clock. `there` is the member's clock in the middle of a round trip around that moment,
+/// and `round_trip` the time of that round trip.
 pub const CLOCK: &str = "clock";
 /// Metadata: the number of events, the argument `events`, that were left out since the last such record, because the
 /// writer could not keep up.
@@ -28,7 +30,7 @@ pub const ROLES: [&str; 3] = ["rank", "reducer", "table server"];
 /// `generation` and `sequence`, which are the same on all ranks; `algorithm`, `bytes`, `priority`, `dtype`; `sent` and
 /// `received` (payload bytes); `failed` (a kind of error), if it has failed.
 pub const OPERATION: &str = "operation";
-/// The category of what is done for an operation: [`QUEUE`], [`WAIT`], [`MOVE`], [`FOLD`], [`COPY`].
+/// The category of the phases of an operation: [`QUEUE`], [`WAIT`], [`MOVE`], [`FOLD`], [`COPY`].
 pub const PHASE: &str = "phase";
 /// The category of arrows.
 pub const MESSAGE: &str = "message";
@@ -39,7 +41,7 @@ pub const STEP: &str = "step";
 
 /// From the call until the program runs.
 pub const QUEUE: &str = "queue";
-/// Nothing can be done. Behind it stands for whom it waits, as `wait for rank 2`.
+/// The operation waits. The name continues with the ranks for which it waits, as in `wait for rank 2`.
 pub const WAIT: &str = "wait";
 /// Messages are given to links, and taken from them.
 pub const MOVE: &str = "move";
@@ -48,8 +50,8 @@ pub const FOLD: &str = "fold";
 /// Elements are copied, or coded.
 pub const COPY: &str = "copy";
 
-/// What the arrow of a message has in common at both ends: of an operation's first message from a member to another one. Both
-/// know it without a word between them.
+/// The common number of both ends of a message's arrow: of an operation's first message from a member to another one.
+/// Both compute it without communication.
 #[must_use]
 pub const fn arrow(group: u32, generation: u32, sequence: u64, from: u32, to: u32) -> u64 {
     let mut mixed = 0;

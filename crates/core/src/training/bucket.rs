@@ -46,13 +46,13 @@ impl Bucket {
     }
 }
 
-/// What the sum of a bucket costs where no other one is under way.
+/// The cost of a bucket's sum if no other one is under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketCost {
     /// From the call to the return on the last worker.
     pub time: Picoseconds,
-    /// For how long the busiest thread or port is busy with it; what is more than `time` counts as `time`. Sums that are under way
-    /// together share that thread or port, and hide the rest of `time`, such as latencies, behind each other.
+    /// For how long the busiest thread or port is busy with it, at most `time`. Sums that are under way together share
+    /// that thread or port, and hide the rest of `time`, such as latencies, behind each other.
     pub busy: Picoseconds,
     /// For how long it keeps cores busy on which workers compute: all threads of one computer together.
     pub cores: Picoseconds,

@@ -6,7 +6,7 @@ use crate::simulate::Picoseconds;
 /// The cores of a computer on which workers compute and sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputingCores {
-    /// How many there are; 0 counts as 1.
+    /// How many there are; 0 means 1.
     pub all: u32,
     /// Threads that compute on them, of all workers together.
     pub threads: u32,

@@ -8,14 +8,14 @@ use crate::simulate::Picoseconds;
 use alloc::{collections::BinaryHeap, vec::Vec};
 use core::cmp::Reverse;
 
-/// What a worker does in a step beside sums of gradients.
+/// The work of a worker in a step, without the sums of gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainingStep {
     /// Until the backward pass begins.
     pub forward: Picoseconds,
     /// The backward pass.
     pub backward: Picoseconds,
-    /// What needs all sums and follows them: the optimizer, and the rest of the step.
+    /// The work that needs all sums and follows them: the optimizer, and the rest of the step.
     pub after: Picoseconds,
     /// The cores that it computes on, if threads of sums run on them, too. A thread that computes keeps its core: one that sums sleeps between
     /// messages, and whenever it wakes it waits for a core. So sums have the idle cores until the backward pass is over. `None`: sums take none of
@@ -46,15 +46,15 @@ pub struct StepTimeline {
     pub buckets: Vec<SummedBucket>,
     /// How long the sums continue after the backward pass.
     pub exposed: Picoseconds,
-    /// The whole step: computing, and what is exposed.
+    /// The whole step: computing, and the exposed part of the sums.
     pub total: Picoseconds,
 }
 
 /// The timeline of a step whose buckets are summed in their order, at most `in_flight` at once (0 means 1). A sum
 /// begins as soon as its bucket is ready and the sum before it has begun.
 ///
-/// With one at once a step without overlap takes its computing and the sum of all costs. More at once never take longer: they share what is busiest
-/// in each sum, first come, first served.
+/// With one at once a step without overlap takes its computing and the sum of all costs. More at once never take
+/// longer: they share the busiest thread or port of each sum, first come, first served.
 pub fn timeline(
     step: &TrainingStep,
     buckets: &[Bucket],

@@ -1,4 +1,4 @@
-//! What can be wrong with a schedule, in words.
+//! Errors in a schedule, in words.
 
 use crate::{
     collective::Collective,
@@ -64,20 +64,20 @@ pub enum VerifyError {
          same work, such as radix(128,128): then one rank is proven for all"
     )]
     TooLarge {
-        /// What there is too much of.
+        /// The kind of things that are too many.
         what: String,
     },
-    /// A step cannot be right, or meets what it must not.
+    /// A step is invalid, or meets an invalid state.
     #[error("rank {rank} step {step}: {fault}")]
     Step {
         /// The rank.
         rank: Rank,
         /// Its step.
         step: u32,
-        /// What is wrong.
+        /// The fault.
         fault: StepFault,
     },
-    /// A message that nobody receives.
+    /// A message that no rank receives.
     #[error("rank {rank} step {step}: sends to rank {to}, which never receives it")]
     Unreceived {
         /// The sender.
@@ -124,7 +124,7 @@ pub enum VerifyError {
         rank: Rank,
         /// The chunk of its output.
         chunk: Chunk,
-        /// What is wrong.
+        /// The fault.
         fault: ResultFault,
     },
 }
@@ -138,7 +138,7 @@ pub(super) fn check_count(count: usize, what: impl FnOnce() -> String) -> Result
     Err(VerifyError::TooLarge { what: format!("{}: {count}, and at most {most} are counted", what()) })
 }
 
-/// Where a rank stands in a deadlock.
+/// The state of a rank in a deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// The rank.
@@ -163,7 +163,7 @@ impl fmt::Display for StuckRanks<'_> {
     }
 }
 
-/// What is wrong with a step.
+/// A fault of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepFault {
@@ -181,7 +181,7 @@ pub enum StepFault {
         /// How many there are.
         chunks: u32,
     },
-    /// A lane to or from nobody.
+    /// A lane to or from a rank that does not exist.
     #[error("there is no rank {lane}")]
     NoSuchRank {
         /// Its number.
@@ -248,7 +248,7 @@ pub enum StepFault {
         place: Place,
         /// Its form.
         actual: Form,
-        /// What the step needs.
+        /// The form that the step needs.
         expected: Form,
     },
     /// A message of another form than the step takes.
@@ -256,9 +256,9 @@ pub enum StepFault {
     WrongMessageForm {
         /// The sender.
         lane: Rank,
-        /// What it sends.
+        /// The form that it sends.
         actual: Form,
-        /// What the step takes.
+        /// The form that the step takes.
         expected: Form,
     },
     /// A place that holds another chunk than the step needs.
@@ -301,7 +301,7 @@ pub enum StepFault {
         /// The source, counted from 0.
         source_index: u32,
     },
-    /// A place that is encoded although what it holds is, or was before it was folded.
+    /// A place that is encoded although its data is, or was before it was folded.
     #[error("encodes {place}, which holds what was encoded before")]
     EncodedTwice {
         /// The place.
@@ -321,7 +321,7 @@ pub enum StepFault {
     WrongCode {
         /// The place.
         place: Place,
-        /// As what.
+        /// The form.
         into: Form,
         /// Whether it holds something finished.
         finished: bool,
@@ -362,7 +362,8 @@ pub enum StepFault {
         /// How many they are.
         span: u32,
     },
-    /// A slot that holds one chunk and then another, where chunks lie side by side: its bytes have one place in the staging memory.
+    /// A slot that holds one chunk and then another in a schedule whose chunks lie side by side: its bytes have one
+    /// place in the staging memory.
     #[error("{place} gets chunk {chunk} after chunk {before}, and chunks lie side by side in this schedule")]
     SlotOfTwoChunks {
         /// The place.
@@ -384,7 +385,7 @@ pub enum StepFault {
     },
 }
 
-/// What is wrong with a worker's result. Inputs are called by the ranks that have them.
+/// A fault of a worker's result. Inputs are called by the ranks that have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResultFault {
@@ -400,7 +401,7 @@ pub enum ResultFault {
         /// Whose input.
         input: Rank,
     },
-    /// An input is in the fold as it is, and others are coded: which ones may not depend on the schedule.
+    /// An input is in the fold as it is, and others are coded. The choice must not depend on the schedule.
     #[error("the input of rank {input} was not coded, and others were")]
     Uncoded {
         /// Whose input.

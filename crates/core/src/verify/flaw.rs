@@ -1,4 +1,4 @@
-//! What is wrong with a term that should be the fold of all inputs.
+//! The fault of a term that should be the fold of all inputs.
 
 /// Why a term is not the fold of every input exactly once, with the input's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What the graph knows of a step, resolved, and how it is packed: there may be a step for every message.
+//! The graph's data about a step, resolved and packed: a schedule can have a step for every message.
 
 use super::lists::{List, Lists};
 use crate::schedule::{Chunk, Form};

@@ -1,10 +1,10 @@
-//! What fixes the order of additions.
+//! The order of sums.
 
 use crate::choice::choices;
 
 choices! {
     "an order of additions":
-    /// What fixes the shape of a schedule's sums.
+    /// The order that determines the shape of a schedule's sums.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Order {
         /// The group's canonical tree: every algorithm of this order gives the same bits. Collectives that do not fold

@@ -1,4 +1,4 @@
-//! What a proof says of a schedule, and how it was proven.
+//! The properties of a schedule that a proof has found, and the kind of proof.
 
 use super::{graph::Graph, order::Order, run, symbols::Results};
 use crate::{

@@ -1,4 +1,5 @@
-//! The messages of each round: of those with chains of one length, how many leave or reach the busiest rank.
+//! The messages of each round: the messages whose chains have one length, and how many of them leave or reach the
+//! busiest rank.
 
 use crate::schedule::Rank;
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! Whether reducers get to know that their workers are done, which they wait for.
 //!
-//! A reducer keeps what it has sent until all workers hold the whole result. It knows of that from those to which it sends:
-//! they confirm what they have received, and reducers do not.
+//! A reducer keeps what it has sent until all workers hold the whole result. It learns of that from its receivers:
+//! workers confirm their messages, and reducers do not.
 
 use super::{error::VerifyError, graph::Graph, ops::Op};
 use crate::schedule::Rank;

@@ -1,10 +1,10 @@
-//! What other ranks hold, where one stands for all: the counterpart of what that one holds.
+//! The terms of other ranks, if one stands for all: counterparts of that rank's terms.
 //!
-//! There are two ways for terms to have counterparts. Sums **in the canonical order**: nodes of the canonical tree that
-//! are runs of ranks with all values of their lower digits are counterparts of each other. A term that is the sum of
-//! such a node, of inputs or of coded ones, has a counterpart: the sum of another node. Other terms have none. Sums
-//! that **turn** with the ranks, as in a ring: a term's counterpart is made of the counterparts of its inputs in the
-//! same order, and each term has [one](super::orbits).
+//! Terms can have counterparts in two ways. Sums **in the canonical order**: nodes of the canonical tree that are runs
+//! of ranks with all values of their lower digits are counterparts of each other. A term that is the sum of such a
+//! node, of inputs or of coded ones, has a counterpart: the sum of another node. Other terms have none. Sums that
+//! **turn** with the ranks, as in a ring: a term's counterpart is made of the counterparts of its inputs in the same
+//! order, and each term has [one](super::orbits).
 
 use super::{
     graph::Node,

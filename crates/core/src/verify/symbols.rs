@@ -1,4 +1,4 @@
-//! What every place holds while the graph runs, as symbols, and what it must hold at the end.
+//! The contents of every place while the graph runs, as symbols, and the required contents at the end.
 
 use super::{
     Order,

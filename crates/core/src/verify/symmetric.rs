@@ -1,4 +1,4 @@
-//! Proving a schedule whose ranks all do the same by what one of them does.
+//! Proving a schedule whose ranks all do the same by one of them.
 //!
 //! The programs of such a [schedule](Symmetry) are counterparts of the first worker's, and of the first reducer's, by
 //! definition. So a shift takes the joined graph of all ranks onto itself. It takes steps to steps, places to places,
@@ -20,7 +20,8 @@
 //!   forms, chunks, counts, cost, restarts, and that reducers hear of their workers. Rounds are chains of messages, and
 //!   a shift takes chains to chains.
 //!
-//! What is not so is not refused here: the schedule is proven rank by rank, or refused, if that can be done.
+//! A schedule that does not satisfy this is not refused here: it is proven rank by rank, or refused, if that can be
+//! done.
 
 use super::{
     error::check_count,

@@ -1,4 +1,4 @@
-//! Terms: what a place holds, as a symbol.
+//! Terms: the contents of a place, as a symbol.
 
 use super::{flaw::Flaw, orbits::Orbits};
 use crate::{

@@ -1,4 +1,4 @@
-//! Epochs, and who has which range in one.
+//! Epochs, and the owner and copies of each range in one.
 
 use crate::session::{Malformed, Reader, Writer};
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -69,7 +69,7 @@ pub struct Tenure {
 /// A copy of a range in an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPlace {
-    /// Where.
+    /// Its server.
     pub server: u32,
     /// How many operations it had at least when the epoch began. `None`: it needs an image of the whole range.
     pub sequence: Option<u64>,

@@ -6,7 +6,8 @@ use alloc::{
     vec::Vec,
 };
 
-/// What one server knows of a range's operations: how many there were, which of them all copies have, and the others themselves.
+/// One server's knowledge of a range's operations: their number, how many of them all copies have, and the remaining
+/// ones themselves.
 #[derive(Clone, Debug, Default)]
 pub struct RangeLog {
     sequence: u64,

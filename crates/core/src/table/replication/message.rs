@@ -1,4 +1,4 @@
-//! What the servers of a parameter server say to each other: the payloads of request frames between them.
+//! The messages of the servers of a parameter server: the payloads of request frames between them.
 
 use super::{
     super::{TableError, payload::PAYLOAD_BYTES},
@@ -10,10 +10,10 @@ use alloc::vec::Vec;
 /// The most bytes of a payload between servers: an operation has its request's bytes, and the words around it.
 pub const PEER_BYTES: usize = PAYLOAD_BYTES + (4 << 10);
 
-/// What one server says to another.
+/// A message from one server to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerMessage {
-    /// That it lives, and where it stands. Several times a second, and whenever that changes.
+    /// A heartbeat with its state. Several times a second, and whenever the state changes.
     Standing {
         /// The last epoch that it is in and that it knows to be settled.
         epoch: Option<Epoch>,
@@ -31,9 +31,9 @@ pub enum PeerMessage {
         /// The last epoch that it knows to be settled.
         settled: EpochId,
     },
-    /// It comes to the lowest that may live, which is to decide.
+    /// It joins the lowest server that might be alive, which is to decide.
     Come(Candidacy),
-    /// It comes no longer.
+    /// It no longer does.
     Withdraw,
     /// The sender might continue without the receiver.
     GiveUp,
@@ -48,7 +48,7 @@ pub enum PeerMessage {
     Promise {
         /// Which.
         id: EpochId,
-        /// What it holds whole.
+        /// The ranges that it holds whole.
         held: Vec<HeldRange>,
     },
     /// It is not in that epoch.
@@ -70,7 +70,7 @@ pub enum PeerMessage {
         sequence: u64,
         /// How many all copies have.
         stable: u64,
-        /// What it is.
+        /// The operation.
         operation: Vec<u8>,
     },
     /// A copy has executed `sequence` operations.
@@ -88,7 +88,7 @@ pub enum PeerMessage {
         epoch: EpochId,
         /// The range.
         range: u32,
-        /// What becomes of what the copy has.
+        /// The copy's next step.
         part: ImagePart,
         /// The piece.
         record: Vec<u8>,
@@ -98,7 +98,7 @@ pub enum PeerMessage {
 /// Which part of an image comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImagePart {
-    /// It begins: the copy forgets what it has. The range has seen `sequence` operations.
+    /// The image begins: the copy forgets its data. The range has seen `sequence` operations.
     Begin {
         /// How many.
         sequence: u64,
@@ -107,16 +107,16 @@ pub enum ImagePart {
     Record,
     /// All records have come.
     End,
-    /// The owner tells nobody what came of an operation any more before this copy has it.
+    /// From now on the owner sends no result of an operation before this copy has the operation.
     Counted,
 }
 
-/// What a server brings that comes to a decider.
+/// The contribution of a server that joins a decider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidacy {
     /// The last epoch that it knows to be settled.
     pub settled: Option<SettledEpoch>,
-    /// Those after it that may have come to count.
+    /// Later epochs that might be settled.
     pub possible: Vec<Epoch>,
     /// The highest that it knows of.
     pub highest: EpochId,

@@ -1,4 +1,4 @@
-//! One server's machine: which epoch it is in, and what it does with the ranges that it has in it.
+//! One server's state machine: its epoch, and its work on the ranges that it has in it.
 
 use super::{
     epoch::{Epoch, EpochId, ServerLife, SettledEpoch, Tenure},
@@ -48,7 +48,7 @@ impl TableNode {
         self.time.now = self.time.now.max(now);
     }
 
-    /// What is to be done.
+    /// The next tasks.
     pub fn outputs(&mut self) -> Vec<NodeOutput> {
         core::mem::take(&mut self.outputs)
     }
@@ -57,8 +57,8 @@ impl TableNode {
     /// returns `false`, and the caller ends the new connection. Otherwise the new connection replaces the earlier one,
     /// which the caller ends.
     ///
-    /// On a connection that it ends it says [`PeerMessage::GiveUp`] first: the process at the other end is not to take that
-    /// for the end of this one.
+    /// On a connection that it ends it first sends [`PeerMessage::GiveUp`]: the process at the other end must not take
+    /// that for the end of this process.
     pub fn linked(&mut self, peer: ServerLife, now: u64) -> bool {
         self.pass(now);
         let before = self.life_of(peer.server).map(|life| ServerLife { life, ..peer });
@@ -103,7 +103,7 @@ impl TableNode {
         self.look();
     }
 
-    /// Time has passed: to be told at least every 50 milliseconds.
+    /// Time has passed: call this at least every 50 milliseconds.
     pub fn tick(&mut self, now: u64) {
         self.pass(now);
         if now >= self.time.next_beat {
@@ -310,7 +310,7 @@ impl TableNode {
         self.known.given_up_by.clear();
     }
 
-    /// Whether this server may execute requests of a range.
+    /// Whether this server is allowed to execute requests of a range.
     pub fn executes(&self, range: u32) -> bool {
         matches!(self.phase, NodePhase::Active) && self.owner(range) == Some(self.own.server)
     }

@@ -1,4 +1,4 @@
-//! A server's ranges in an epoch: what their owners execute, their copies execute.
+//! A server's ranges in an epoch: copies execute all operations of their owners.
 
 use super::{
     epoch::{EpochId, SettledEpoch, Tenure},

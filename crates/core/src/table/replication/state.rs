@@ -1,4 +1,4 @@
-//! What a server's machine knows, and what it has its caller do.
+//! The state of a server's state machine, and its tasks for the caller.
 
 use super::{
     epoch::{Epoch, EpochId, HeldRange, ServerLife, SettledEpoch},
@@ -119,14 +119,14 @@ pub struct SentImage {
     pub epoch: EpochId,
 }
 
-/// What a node's caller is to do.
+/// A task for a node's caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeOutput {
     /// Send this.
     Send {
         /// The place of the server.
         to: u32,
-        /// What.
+        /// The message.
         message: PeerMessage,
     },
     /// This server owns a range from now on: execute its requests.
@@ -148,7 +148,7 @@ pub enum NodeOutput {
     Execute {
         /// Which range.
         range: u32,
-        /// What.
+        /// The operation.
         operation: Vec<u8>,
     },
     /// All copies have `sequence` operations of a range, so their results can be sent.
@@ -160,7 +160,7 @@ pub enum NodeOutput {
     },
     /// Send an image of a range, in pieces, by [`TableNode::send_image`], until that refuses one.
     SendImage(SentImage),
-    /// An image of a range comes: forget what there is of it.
+    /// An image of a range comes: forget the range's earlier data.
     BeginImage {
         /// Which range.
         range: u32,

@@ -1,7 +1,7 @@
 //! The fewest rounds of each tree, then the least worst load of all trees, then their most weight.
 //!
-//! For few ranks this is exact. For more it is a search; where MXNet's trees on the same links take as few rounds and are better
-//! than what it finds, it continues from them.
+//! For few ranks this is exact. For more it is a search. If MXNet's trees on the same links take as few rounds and are
+//! better than its result, it continues from them.
 
 use super::anneal::{Forest, Prices};
 use super::broadcast::{Parents, fewest_rounds};

@@ -30,8 +30,8 @@ struct Split {
     held: Vec<(TreeScore, usize)>,
 }
 
-/// The tree towards a root, in the shape of the canonical tree of these fold keys; `None` where each choice of holders has a link
-/// of weight 0. `discount` is what the weight of a link is multiplied with, for links that other trees use.
+/// The tree towards a root, in the shape of the canonical tree of these fold keys; `None` if each choice of holders has
+/// a link of weight 0. `discount` is the factor of a link's weight, for links that other trees use.
 pub fn canonical(
     links: &LinkMatrix,
     keys: &[u32],

@@ -25,7 +25,7 @@ pub struct TreeRequest {
     pub mode: TreeMode,
     /// The roots; empty means each rank in order.
     pub roots: Vec<usize>,
-    /// By what MXNet multiplies the weight of a link for each tree that uses it.
+    /// MXNet's factor of a link's weight for each tree that uses it.
     pub penalty: f32,
     /// The seed of Kernighan and Lin's shuffles. Without one they are used for more than 8 ranks only, with seed 1.
     pub seed: Option<u64>,

@@ -1,4 +1,4 @@
-//! Where all links are alike, one tree turned round gives the trees of all roots.
+//! If all links are equal, one tree turned round gives the trees of all roots.
 //!
 //! Turned by r, the edge between a and b becomes the one between a + r and b + r (modulo the ranks). So a distance between ranks that
 //! the tree has twice, or half the way round once, is two uses of each link of that distance. The ranks of the tree swap their

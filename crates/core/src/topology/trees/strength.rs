@@ -15,8 +15,8 @@ use super::flow::Flow;
 use crate::topology::LinkMatrix;
 use alloc::{vec, vec::Vec};
 
-/// The least time of an all-reduce of a buffer of one unit: in seconds for 1 GB, if bandwidths are in GB/s. 0 for a single rank,
-/// and infinite where some rank cannot reach another.
+/// The least time of an all-reduce of a buffer of one unit: in seconds for 1 GB, if bandwidths are in GB/s. 0 for a
+/// single rank, and infinite if some rank cannot reach another.
 pub fn all_reduce_bound(links: &LinkMatrix) -> f64 {
     let size = links.size();
     if size < 2 {

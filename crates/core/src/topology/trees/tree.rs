@@ -1,4 +1,4 @@
-//! A tree over all ranks, sets of them, and what they ask of the links.
+//! A tree over all ranks, sets of trees, and their use of the links.
 
 use super::strength::all_reduce_bound;
 use crate::topology::LinkMatrix;
@@ -49,7 +49,7 @@ pub struct TreeSet {
     pub(super) trees: Vec<SpanningTree>,
 }
 
-/// What a set of trees asks of the links.
+/// The use of the links by a set of trees.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TreeFigures {
     /// The sum of all trees' weights.
@@ -131,7 +131,7 @@ impl SpanningTree {
         reached.iter().all(|reached| *reached)
     }
 
-    /// The children of each of `size` ranks, those first that start the longest way.
+    /// The children of each of `size` ranks, beginning with the child that starts the longest way.
     pub fn children(&self, size: usize) -> Vec<Vec<usize>> {
         let mut rounds = vec![0; size];
         let mut children: Vec<Vec<usize>> = vec![vec![]; size];
@@ -169,7 +169,7 @@ impl TreeSet {
         self.size
     }
 
-    /// What they ask of the links together.
+    /// Their use of the links together.
     pub fn figures(&self, links: &LinkMatrix) -> TreeFigures {
         let size = self.size;
         let mut uses = vec![0u32; size * size];
