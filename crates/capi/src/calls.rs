@@ -1,4 +1,4 @@
-//! Collectives as C says them: numbers and addresses become a request, which runs now or in the background.
+//! Collectives in C's terms: numbers and addresses become a request, which runs now or in the background.
 
 use crate::{
     failure::InterfaceFailure,

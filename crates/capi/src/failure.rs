@@ -1,4 +1,4 @@
-//! Failures of calls: a code, and what this thread can ask about its last one.
+//! Failures of calls: a code, and the details of this thread's last failure.
 
 use crate::codes;
 use herringbone::{ADVICE, Error, ErrorKind};

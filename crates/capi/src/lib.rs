@@ -6,7 +6,8 @@
 //! regions and values. Nothing else touches an address. Every mistake of a caller comes back as a code with a text; no
 //! panic crosses the border.
 //!
-//! Handles are numbers and not addresses (as descriptors are in POSIX), so that one that is over can be told from one that lives.
+//! Handles are numbers and not addresses (like POSIX descriptors), so that one that is over differs from one that
+//! lives.
 #![warn(clippy::disallowed_methods)]
 
 mod calls;

@@ -1,4 +1,4 @@
-//! What a program may say as it joins a job.
+//! The options of a program that joins a job.
 
 use crate::{failure::InterfaceFailure, pointers::InitOptions};
 use herringbone::{Communicator, Config, Rendezvous};

@@ -1,4 +1,4 @@
-//! The functions of `herringbone.h`: one for each declaration there, whose comment says what it does.
+//! The functions of `herringbone.h`: one for each declaration there, whose comment documents it.
 
 mod collectives;
 mod failures;

@@ -1,7 +1,7 @@
-//! Addresses: where the word of a caller in C is taken for one.
+//! Addresses: here a C caller's values are taken as addresses.
 //!
-//! The types here stand in the signatures of exported functions in place of pointers. Only C makes values of them, and the header
-//! demands what each use below needs. All unsafe blocks of the crate are here and in its own part for RABIT.
+//! The types here take the place of pointers in the signatures of exported functions. Only C makes values of them, and
+//! the header demands what each use below needs. All unsafe blocks of the crate are here and in its own part for RABIT.
 //!
 //! The header demands three properties of a pointer that is not null. It is aligned for its type; only buffers need no
 //! alignment. It points to as much memory as the other arguments say, which is readable, and writable if a function
@@ -29,7 +29,7 @@ pub struct InputPointer(*const c_void);
 #[repr(transparent)]
 pub struct OutputPointer(*mut c_void);
 
-/// Where a call puts values: `T *`.
+/// The place where a call puts values: `T *`.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct ResultPointer<T>(*mut T);

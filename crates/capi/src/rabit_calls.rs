@@ -1,4 +1,5 @@
-//! Calls of RABIT's interface as C says them: RABIT's numbers of types and operations, and buffers that are changed in place.
+//! Calls of RABIT's interface in C's terms: RABIT's numbers of types and operations, and buffers that are changed in
+//! place.
 
 use crate::{
     failure::InterfaceFailure,

@@ -29,7 +29,7 @@ pub struct TimedAllReduce {
     pub bytes: usize,
     /// The algorithm that it took.
     pub algorithm: Algorithm,
-    /// What a call took.
+    /// The time of a call.
     pub time: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Time, as the engine is told of it.
+//! Time, as the engine gets it.
 
 use crate::core::session::status::ClockReading;
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};

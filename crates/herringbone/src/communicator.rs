@@ -1,4 +1,4 @@
-//! Communicators: what programs call.
+//! Communicators, on which programs make calls.
 
 mod automatic;
 pub(crate) mod called;
@@ -52,7 +52,7 @@ use std::{
 
 /// One rank's handle on a group: every collective is a method of it, and every member has to call the same one.
 ///
-/// Operations of one communicator are matched between ranks by the order in which they are issued. A communicator may
+/// Operations of one communicator are matched between ranks by the order in which they are issued. A communicator can
 /// be used from several threads as long as all ranks issue the same order; see [`turn`](Self::turn) and
 /// [`line`](Self::line) for threads that do not. Dropping the last handle of a fabric says goodbye to the others.
 ///
@@ -132,11 +132,11 @@ impl Communicator {
         Ok(self.part(number, None, rank, members))
     }
 
-    /// The same without a name: each rank's n-th group of just these ranks is the same group. It is made here, and waits for
-    /// nobody.
+    /// The same without a name: each rank's n-th group of exactly these ranks is the same group. It is made here,
+    /// without waiting for other ranks.
     ///
-    /// Where a call to make one fails on some ranks, the others wait in theirs for their timeout. Then that group is over, with an
-    /// error that names these ranks, and all ranks can make it again: their counts are the same.
+    /// If a call to make one fails on some ranks, the others wait in theirs for their timeout. Then that group is over,
+    /// with an error that names these ranks, and all ranks can make it again: their counts are the same.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if the ranks make no group with this rank in it.
@@ -243,12 +243,12 @@ impl Communicator {
         Ok((rank as Rank, ranks.iter().map(|rank| self.group.members[*rank as usize]).collect()))
     }
 
-    /// What lists and errors call the group.
+    /// The name of the group in lists and errors.
     pub fn name(&self) -> String {
         self.fabric.node.with(|engine| engine.runtime.out.observer.name_of(self.group.number))
     }
 
-    /// Says what the program calls the group, and what it is for: flight records have that. Errors keep their names.
+    /// Sets the program's name and description of the group, for flight records. Errors keep their names.
     pub fn describe_as(&self, name: &str, description: &str) {
         let number = self.group.number;
         self.fabric.node.with(|engine| engine.runtime.out.observer.describe_group(number, name, description));
@@ -274,7 +274,8 @@ impl Communicator {
         self.fabric.node.with(|engine| engine.takes_calls(self.group.number))
     }
 
-    /// Where this process listens, as `host:port`: what `herringbone status` asks. Ranks that are threads do not listen.
+    /// The address where this process listens, as `host:port`, for `herringbone status`. Ranks that are threads do not
+    /// listen.
     pub fn address(&self) -> Option<&str> {
         let member = self.fabric.job.roster.member(self.fabric.job.me)?;
         Some(member.address.as_str()).filter(|address| !address.is_empty())
@@ -290,7 +291,7 @@ impl Communicator {
         self.group.members.len() as u32
     }
 
-    /// How long an operation may take from now on, where the call itself does not say.
+    /// The timeout of later operations whose calls have none.
     pub fn set_timeout(&self, timeout: Duration) {
         self.group.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
     }
@@ -409,8 +410,8 @@ impl Communicator {
         })
     }
 
-    /// Issues an operation on regions and returns at once. The regions must not be touched until it is over. One that failed on
-    /// other ranks before it was issued here fails where it is waited for.
+    /// Issues an operation on regions and returns at once. The regions must not be touched until it is over. If it
+    /// failed on other ranks before it was issued here, its wait fails.
     ///
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
@@ -419,8 +420,8 @@ impl Communicator {
         Ok(self.pending(operation, self.fabric.node.submit(&self.checked(request)?, false)?))
     }
 
-    /// As [`submit`](Self::submit), for a thread that waits for the operation next and so drives it: no other thread is told
-    /// of it, which saves waking one. Until then it may stand still. A small one may be over when this returns.
+    /// As [`submit`](Self::submit), for a thread that waits for the operation next and so drives it. No other thread is
+    /// woken for it. Until then it can stand still. A small one can be over when this returns.
     ///
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
@@ -440,7 +441,7 @@ impl Communicator {
         completion.map_or(Ok(()), |completion| self.pending(operation, completion).wait())
     }
 
-    /// Moves what can move, without waiting, and returns whether anything did; see
+    /// Moves all data that can move, without waiting, and returns whether any did; see
     /// [`Config::manual_progress`](crate::Config::manual_progress).
     pub fn progress(&self) -> bool {
         !self.fabric.is_forked() && self.fabric.node.turn()
@@ -549,8 +550,8 @@ impl Communicator {
     /// all ranks of a host, needs no copies. Every rank folds its part in one pass over the others' buffers and writes
     /// the result there. Any other collective treats it like any other memory.
     ///
-    /// The buffer may outlive the communicator. Forked children do not have it. See [`Mapped`] for what a process that is
-    /// stopped in the middle of an operation could still do to it.
+    /// The buffer can outlive the communicator. Forked children do not have it. [`Mapped`] describes the harm that a
+    /// process could still do to it if it is stopped in the middle of an operation.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if the memory is too small.
@@ -564,7 +565,7 @@ impl Communicator {
         })
     }
 
-    /// What moved where, since the communicator's fabric was formed; of all its groups together.
+    /// The traffic since the communicator's fabric was formed, of all its groups together.
     pub fn stats(&self) -> Stats {
         self.fabric.node.stats()
     }
@@ -614,8 +615,8 @@ impl Communicator {
         self.fabric.stop_timeline();
     }
 
-    /// Says that a step of the program begins, for the timeline, if one is written. `herringbone trace report` shows what each rank did
-    /// in each step.
+    /// Marks the beginning of a step of the program, for the timeline, if one is written. `herringbone trace report`
+    /// shows each rank's times in each step.
     pub fn mark_step(&self) {
         self.fabric.mark_step();
     }
@@ -625,7 +626,7 @@ impl Communicator {
         self.fabric.to_string()
     }
 
-    /// Fails everything that is under way in this group, and everything that is called later, and waits for nobody.
+    /// Fails all operations of this group that are under way or called later, and waits for no other rank.
     ///
     /// On this rank calls fail with [`ErrorKind::Closed`]. On the others they fail with [`ErrorKind::PeerLost`], which
     /// names this rank. They fail at once, with two exceptions. Calls that have ended there before they hear of the
@@ -642,10 +643,10 @@ impl Communicator {
     /// It asks them, once these calls have ended, and waits until all have come to them, have closed the group, left or died: for 2 s
     /// at most in all. After a call that needs all ranks, such as an all-reduce, there is nothing to ask.
     ///
-    /// On the communicator of all ranks this leaves the job in order. It lets the operations of all groups end, waits for them as
-    /// long as anything moves in 10 s, and fails what is left with [`ErrorKind::Closed`]. Then it asks, for all groups in 2 s, and says
-    /// goodbye, once what was sent is on its way. Dropping the last handle does the same, but waits for no answer: an error that is
-    /// known by then is a warning.
+    /// On the communicator of all ranks this leaves the job in order. It lets the operations of all groups end, waits
+    /// for them as long as anything moves in 10 s, and fails the rest with [`ErrorKind::Closed`]. Then it asks, for all
+    /// groups in 2 s, and says goodbye, once all sent data is on its way. Dropping the last handle does the same, but
+    /// waits for no answer: an error that is known by then is a warning.
     ///
     /// # Errors
     /// If an operation that was complete here has failed on another rank, and no call has returned that error:

@@ -76,7 +76,7 @@ impl fmt::Debug for Rendezvous {
     }
 }
 
-/// All that a communicator is formed from. [`Config::from_env`] reads what launchers set; the methods override it.
+/// The settings of a communicator. [`Config::from_env`] reads the launchers' variables; the methods override them.
 ///
 #[doc = include_str!("config/settings.md")]
 ///
@@ -137,7 +137,8 @@ impl Config {
         self.world
     }
 
-    /// Rank `rank` of `world`, which meet as `rendezvous` says; everything else as by default, not from the environment.
+    /// Rank `rank` of `world`, which meet at `rendezvous`; everything else has its default, and the environment is not
+    /// read.
     pub fn new(rank: u32, world: u32, rendezvous: Rendezvous) -> Self {
         Self {
             rank,
@@ -158,7 +159,7 @@ impl Config {
         }
     }
 
-    /// The job's token: any text, of 16 characters or more where other hosts are reached. Empty counts as none.
+    /// The job's token: any text, of 16 characters or more if other hosts are reached. An empty text means no token.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into()).filter(|token| !token.is_empty());
         self
@@ -191,27 +192,28 @@ impl Config {
         self
     }
 
-    /// Rules for sizes, an algorithm, constants of the machines: rank 0's count; the others may leave theirs out.
+    /// Rules for sizes, an algorithm, constants of the machines. Rank 0's are used; the other ranks can leave theirs
+    /// out.
     pub fn guidance(mut self, guidance: Guidance) -> Self {
         self.guidance = guidance;
         self
     }
 
-    /// What determines the order of sums. Rank 0's choice is used; the other ranks can leave theirs out.
+    /// The source of the order of sums. Rank 0's choice is used; the other ranks can leave theirs out.
     pub fn fold_order(mut self, order: FoldOrder) -> Self {
         self.fold_order = Some(order);
         self
     }
 
-    /// The links between all ranks, in their order: plans then spare slow links, and trees follow the links. Rank 0's count; the
-    /// others may leave theirs out.
+    /// The links between all ranks, in their order: plans then use slow links less, and trees follow the links. Rank
+    /// 0's are used; the other ranks can leave theirs out.
     pub fn links(mut self, links: LinkMatrix) -> Self {
         self.trees = self.trees.with(Trees { wiring: links.into(), ..Trees::default() });
         self
     }
 
-    /// The ports of the ranks' hosts, by rank: plans then give a slow port less to carry. Rank 0's count; the others may leave
-    /// theirs out.
+    /// The ports of the ranks' hosts, by rank: plans then give a slow port less to carry. Rank 0's are used; the other
+    /// ranks can leave theirs out.
     pub fn ports(mut self, ports: Ports) -> Self {
         self.trees.wiring.ports = Some(ports);
         self
@@ -224,7 +226,7 @@ impl Config {
         self
     }
 
-    /// Links and ports count as alike, whatever the environment says of them.
+    /// Links and ports are taken as equal, whatever the environment has about them.
     pub fn without_links(mut self) -> Self {
         self.trees = self.trees.with(Trees::default());
         self
@@ -257,14 +259,14 @@ impl Config {
         self
     }
 
-    /// How long an operation, or the forming of the group, may take.
+    /// The timeout of operations, and of forming the group.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.waits.timeout = timeout;
         self
     }
 
-    /// How long another rank may be silent until this one takes it for lost: 6 seconds, or more where ranks get little time of
-    /// their processors. From half of it on a warning names that rank.
+    /// The longest silence before this rank treats another one as lost: 6 seconds, or more if ranks get little time of
+    /// their processors. After half of it a warning names that rank.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.waits.patience = patience;
         self
@@ -318,7 +320,7 @@ impl Config {
     /// Whether it can be used, as far as this process can tell before it meets the others.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config), which names the setting, what is wrong with it and what would be right;
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), which names the setting, the problem and the remedy;
     /// [`ErrorKind::Auth`](crate::ErrorKind::Auth) for reducers that others reach without a token.
     pub fn check(&self) -> Result<()> {
         if self.world == 0 || self.rank >= self.world {

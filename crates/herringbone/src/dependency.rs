@@ -1,8 +1,9 @@
-//! A dependency engine: functions that say what they read and what they mutate run side by side where that changes nothing.
+//! A dependency engine: functions declare the data that they read and mutate, and run side by side if that does not
+//! change their results.
 //!
-//! It is the engine of MXNet (`include/mxnet/engine.h`), as the notes on deep learning systems draw it. A program makes a
-//! [`Variable`] for each thing that its functions share, and pushes the functions in the order in which it would call them.
-//! What the program computes is what it would compute by calling them one after the other.
+//! It is the engine of MXNet (`include/mxnet/engine.h`), as the notes on deep learning systems draw it. A program makes
+//! a [`Variable`] for each thing that its functions share, and pushes the functions in the order in which it would call
+//! them. The results are the same as if the program called them one after the other.
 //!
 //! ```
 //! use herringbone::dependency::DependencyEngine;
@@ -26,9 +27,9 @@
 //!
 //! * Reads at the head of a variable's queue run together, a write alone.
 //! * The ready operation of the highest priority begins first; of equal ones, the one that was pushed first.
-//! * A function that fails spoils the variables that it mutates. Operations on spoiled variables are skipped and spoil theirs.
-//!   [`wait`](DependencyEngine::wait) gives the failure and clears the variable,
-//!   [`wait_all`](DependencyEngine::wait_all) gives the earliest that nobody has been told of and clears all.
+//! * A function that fails spoils the variables that it mutates. Operations on spoiled variables are skipped and spoil
+//!   theirs. [`wait`](DependencyEngine::wait) gives the failure and clears the variable,
+//!   [`wait_all`](DependencyEngine::wait_all) gives the earliest unreported failure and clears all.
 //! * While 65,536 operations are pending and any of them runs, a push waits, so that a long program needs no more memory than
 //!   that.
 

@@ -1,9 +1,10 @@
-//! How many descriptors this process may have: each link takes one or two.
+//! The limit of this process's descriptors: each link takes one or two.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit to the most that this process may set, as the processes of large jobs need. Many systems begin with 1,024,
-/// for programs that call `select`. Where it cannot be raised it stays, and a warning comes when it is met.
+/// Raises the limit to the most that this process is allowed to set, as the processes of large jobs need. Many systems
+/// begin with 1,024, for programs that call `select`. If it cannot be raised it stays, and a warning comes when it is
+/// reached.
 pub fn raise_limit_of_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {

@@ -1,7 +1,7 @@
 //! The engine: groups, operations and links of one process, driven by the thread that waits.
 //!
-//! It is one data structure without threads, blocking calls or a clock. A caller says [what time it is](Engine::at), calls,
-//! and takes what the engine leaves in its [`Outbox`]: events for its surroundings, interests for the poller. The
+//! It is one data structure without threads, blocking calls or a clock. A caller sets [the time](Engine::at), calls,
+//! and takes the contents of the engine's [`Outbox`]: events for its surroundings, interests for the poller. The
 //! [`node`](crate::node) around it decides which thread does that, and when to sleep.
 //!
 //! Operations of all kinds run with its [`Runtime`]: [`Links`], [`Groups`], [`Ops`], [`Backlog`] and [`Outbox`]. Above

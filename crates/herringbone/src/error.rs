@@ -1,10 +1,11 @@
-//! What can go wrong, with the numbers a program needs and the next thing a person should do.
+//! Errors, with the numbers that a program needs and the next step for a person.
 
 use crate::core::{group::Rank, replay::ReplayError, session::Ranks, table::TableError};
 use rustix::io::Errno;
 use std::{fmt, io, sync::Arc, time::Duration};
 
-/// An error of a communicator, an operation or a server. Cheap to clone; the same error is given to everyone whom it concerns.
+/// An error of a communicator, an operation or a server. Cheap to clone; the same error is given to all callers that it
+/// concerns.
 #[derive(Clone, Debug)]
 pub struct Error {
     inner: Arc<Inner>,
@@ -17,7 +18,7 @@ struct Inner {
     operation: Option<String>,
 }
 
-/// What a program does about an error, as programs do that call the engine directly. An interface with other names replaces each text
+/// Advice about an error, for programs that call the engine directly. An interface with other names replaces each text
 /// by its own words, so errors have them whole.
 #[doc(hidden)]
 pub const ADVICE: [(&str, &str); 3] = [("lost", LOST), ("closed", CLOSED), ("late", LATE)];
@@ -27,7 +28,7 @@ const CLOSED: &str = "this rank has closed the communicator; close it when all i
                       replace() end the group that they follow)";
 const LATE: &str = "raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)";
 
-/// What happened. The documentation of each kind tells whether the group can continue.
+/// The kind of an error. The documentation of each kind tells whether the group can continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -37,7 +38,7 @@ pub enum ErrorKind {
     PeerLost {
         /// The lost ranks, by their numbers in the job.
         ranks: Vec<Rank>,
-        /// What was seen.
+        /// The observed reason.
         reason: String,
     },
     /// A reducer would not take part in an operation, or did not within a timeout that is shorter than it takes to give
@@ -46,9 +47,9 @@ pub enum ErrorKind {
         "the reducer at {address} is lost: {reason}; restart it, or leave it out of HERRINGBONE_REDUCERS"
     )]
     ReducerLost {
-        /// Where it listened.
+        /// The address where it listened.
         address: String,
-        /// What was seen.
+        /// The observed reason.
         reason: String,
     },
     /// A server of tables does not do what it was asked, or a call is invalid. Nothing has changed, with one exception:
@@ -57,41 +58,41 @@ pub enum ErrorKind {
     Table {
         /// Its name.
         table: String,
-        /// The server that says so; empty if it was found out here.
+        /// The server that reports it; empty if this process found it.
         server: String,
-        /// What is wrong.
+        /// The problem.
         problem: TableError,
     },
-    /// A server of tables is gone, with what it held.
+    /// A server of tables is gone, with its tables.
     #[error(
         "the server of tables at {address} is lost: {reason}; once it is back, connect again and make the tables again, from a snapshot if there is one"
     )]
     TableServerLost {
-        /// Where it listened.
+        /// The address where it listened.
         address: String,
-        /// What was seen.
+        /// The observed reason.
         reason: String,
     },
-    /// A program with [recovery](crate::rabit) cannot continue where it was.
+    /// A program with [recovery](crate::rabit) cannot continue from the same call.
     #[error("{problem}")]
     Replay {
         /// Why.
         problem: ReplayError,
     },
-    /// Ranks called different operations. Every rank gets this error, those for which the call had succeeded in their next
-    /// one; the group stays usable, and a rank's n-th call still meets the others' n-th.
+    /// Ranks called different operations. Every rank gets this error; a rank whose call had succeeded gets it in its
+    /// next call. The group stays usable, and a rank's n-th call still meets the others' n-th.
     #[error("the ranks disagree about operation {sequence}: {}; make every rank call the same operation, under the same settings", said(.calls, *.sequence))]
     Mismatch {
         /// The number of the operation: how many calls of the group came before it on each rank.
         sequence: u64,
-        /// What ranks called, where they differ.
+        /// The calls of the ranks, where they differ.
         calls: Vec<(Vec<Rank>, String)>,
     },
     /// An operation took longer than its timeout. The group stays usable if the missing ranks come back, unless they have never made
     /// it, and it is one [without a name](crate::Communicator::subgroup_of).
     #[error("the operation timed out: its timeout of {} s passed on rank {}{}; if the ranks are only slow, {LATE}", .after.as_secs_f64(), .rank, waited_for(.missing))]
     Timeout {
-        /// The rank that gave up; it may be one that was not late itself.
+        /// The rank that gave up; it was not necessarily late itself.
         rank: Rank,
         /// Its timeout.
         after: Duration,
@@ -108,10 +109,10 @@ pub enum ErrorKind {
         /// How many bytes it asked the system for, which has not given them.
         bytes: u64,
     },
-    /// The other side does not have this job's token, or none is set where one is needed.
+    /// The other side does not have this job's token, or no token is set although one is needed.
     #[error("{problem}; {hint}")]
     Auth {
-        /// What is wrong.
+        /// The problem.
         problem: String,
         /// The one-line fix.
         hint: &'static str,
@@ -121,13 +122,13 @@ pub enum ErrorKind {
     Config {
         /// The setting's name.
         setting: String,
-        /// What is wrong with it and what would be right.
+        /// The problem, and how to fix it.
         problem: String,
     },
     /// The group could not be formed.
     #[error("the group was not formed: {problem}")]
     Rendezvous {
-        /// What is missing or wrong, with ranks and addresses.
+        /// The problem, with ranks and addresses.
         problem: String,
     },
     /// A rank broke the protocol (a bug, or different versions).
@@ -148,8 +149,8 @@ pub enum ErrorKind {
         /// The receiver.
         to: String,
     },
-    /// Two ranks are cut from each other, and both live. Every rank gets this error. The group stays usable, and the link is made
-    /// again where it is needed.
+    /// Two ranks are cut from each other, and both live. Every rank gets this error. The group stays usable, and the
+    /// link is made again when it is needed.
     #[error("the link between rank {} and rank {} is lost, and both live; check the network between their hosts", .ranks[0], .ranks[1])]
     LinkLost {
         /// The two, the lower one first.
@@ -166,7 +167,7 @@ pub enum ErrorKind {
     /// The request is one that cannot be served.
     #[error("{problem}")]
     Unsupported {
-        /// What, and what to use instead.
+        /// The problem, and an alternative.
         problem: String,
     },
     /// A buffer has the wrong size.
@@ -182,7 +183,7 @@ pub enum ErrorKind {
     /// The operating system refused something.
     #[error("{action}: {problem}")]
     Io {
-        /// What was being done.
+        /// The action.
         action: String,
         /// The system's words.
         problem: String,
@@ -261,7 +262,7 @@ impl Error {
         Self::new(ErrorKind::Unsupported { problem: problem.to_string() })
     }
 
-    /// An error of the program that calls, where it was asked for something: it comes back to the program as it is said here.
+    /// An error of the calling program, in something that it was asked to do. The program gets it back unchanged.
     pub fn of_program(what: impl fmt::Display, error: impl fmt::Display) -> Self {
         Self::unsupported(format_args!("{what}: {error}"))
     }
@@ -271,17 +272,17 @@ impl Error {
         Self::new(ErrorKind::Io { action: action.to_string(), problem: format!("{error}{}", remedy(&error)) })
     }
 
-    /// What happened.
+    /// The kind of the error.
     pub fn kind(&self) -> &ErrorKind {
         &self.inner.kind
     }
 
-    /// The rank that reports it, where there is one: as all ranks in errors, by its number in the job.
+    /// The rank that reports it, if there is one: like all ranks in errors, by its number in the job.
     pub fn rank(&self) -> Option<Rank> {
         self.inner.rank
     }
 
-    /// The operation that failed, in words, where there is one.
+    /// The operation that failed, in words, if there is one.
     pub fn operation(&self) -> Option<&str> {
         self.inner.operation.as_deref()
     }
@@ -308,8 +309,8 @@ impl std::error::Error for Error {}
 /// Gives every kind of error a number.
 macro_rules! error_codes {
     ($($Kind:ident = $code:literal,)+) => {
-        /// The number of an [`ErrorKind`], which the C interface returns. A number never changes, and a new kind gets a new one.
-        /// Only that interface uses it, and has a name for each: so it may match all of them.
+        /// The number of an [`ErrorKind`], which the C interface returns. A number never changes, and a new kind gets a
+        /// new one. Only that interface uses it, and has a name for each, so it can match all of them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[doc(hidden)]
         #[repr(i32)]
@@ -370,7 +371,7 @@ impl ErrorKind {
     }
 }
 
-/// What the functions of this crate return.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[cfg(test)]

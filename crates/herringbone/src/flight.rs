@@ -1,11 +1,12 @@
-//! Flight records as files: what was under way in a process when something failed, or when it was asked.
+//! Flight records as files: the operations under way in a process when something failed, or when the record was
+//! requested.
 //!
 //! A [record](FlightRecord) is always in memory. A process writes it after a failure about which the other ranks know
 //! more, once per generation of a group and at most eight times. `herringbone status --dump` writes all members'
 //! records. With `HERRINGBONE_FLIGHT_SIGNAL=1`, SIGUSR1 makes a process write its own.
 //!
-//! There are two forms: [JSON](json), and the pickle that PyTorch's `torchfrtrace` reads ([`torch_pickle`]), after whose NCCL
-//! recorder both are made.
+//! Two forms exist: [JSON](json), and the pickle that PyTorch's `torchfrtrace` reads ([`torch_pickle`]). Both are
+//! modelled on PyTorch's NCCL recorder.
 
 mod file;
 mod json;

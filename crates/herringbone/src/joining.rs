@@ -162,11 +162,11 @@ impl Communicator {
         }
     }
 
-    /// The whole job again, with new processes for the ranks that are lost. All ranks that live call this; the new processes
-    /// join as those before them did, with the same rank, size and place to meet. It waits for all, for `timeout` at most. All
-    /// groups of the job end. A new process has none of the others' state: broadcast it.
+    /// Re-forms the whole job, with new processes for the lost ranks. All live ranks call this. The new processes join
+    /// as their predecessors did, with the same rank, size and meeting place. It waits for all, for `timeout` at most.
+    /// All groups of the job end. A new process has none of the others' state: broadcast it.
     ///
-    /// If it fails, the group is closed, and this may be called again.
+    /// If it fails, the group is closed, and this can be called again.
     ///
     /// # Errors
     /// As [`connect`](Self::connect): rank 0's names the ranks that did not come. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for

@@ -1,9 +1,9 @@
-//! What a process tells people: records with a time, a level, who speaks, and the job's name.
+//! Logs for people: records with a time, a level, the speaker, and the job's name.
 //!
 //! The program's own logger gets them, if it has installed one behind the facade of the [`log`] crate. Else they are lines on
 //! standard error: text, or a JSON object each. See `docs/decisions/45-logs-by-the-facade.md`.
 //!
-//! A logger may be called while the engine is locked. If it calls a communicator, it waits for itself.
+//! A logger can be called while the engine is locked. If it then calls a communicator, it waits for itself.
 
 mod line;
 #[cfg(test)]
@@ -107,17 +107,17 @@ fn format() -> LogFormat {
     }
 }
 
-/// Has the lines of this process on standard error take this form from now on, whatever `HERRINGBONE_LOG_FORMAT` says.
+/// Sets the form of this process's lines on standard error from now on, whatever `HERRINGBONE_LOG_FORMAT` is.
 pub fn set_format(format: LogFormat) {
     FORMAT.store(format as u8 + 1, Ordering::Relaxed);
 }
 
-/// What `HERRINGBONE_LOG` says: how much is handed to a logger. `None` if it is not set: then the logger decides.
+/// The level of `HERRINGBONE_LOG`: how much is handed to a logger. `None` if it is not set: then the logger decides.
 pub fn level_set() -> Option<::log::LevelFilter> {
     set_level().map(Level::filter)
 }
 
-/// Writes one of this crate's records as it is written where the program has no logger: for loggers that have come to their end.
+/// Writes one of this crate's records as it is written if the program has no logger, for loggers that have ended.
 pub fn print_record(record: &::log::Record<'_>) {
     let fields = OwnedFields::of(record);
     let message = record.args().to_string();
@@ -221,12 +221,12 @@ impl OwnedFields {
     }
 }
 
-/// A warning of `who`, such as "rank 0".
+/// A warning from `who`, such as "rank 0".
 pub fn warn(who: &str, what: impl fmt::Display) {
     LogRecord::new(Level::Warn, who).say(what);
 }
 
-/// Information of `who`.
+/// Information from `who`.
 pub fn info(who: &str, what: impl fmt::Display) {
     LogRecord::new(Level::Info, who).say(what);
 }
@@ -238,7 +238,7 @@ pub(crate) fn of_rank(rank: u32, warns: bool, peer: Option<u32>, what: impl fmt:
     peer.as_deref().map_or(record, |peer| record.peer(peer)).say(what);
 }
 
-/// What takes long and was asked for: information that is shown where warnings are.
+/// Information about a long task that was requested: it is shown at the level of warnings.
 pub fn note(who: &str, what: impl fmt::Display) {
     LogRecord { shown_from: Level::Warn, ..LogRecord::new(Level::Info, who) }.say(what);
 }

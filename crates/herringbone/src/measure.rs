@@ -1,4 +1,4 @@
-//! What the links between the ranks of a group carry, and the ports of their hosts, measured with messages.
+//! Measures the rates of links between the ranks of a group, and of their hosts' ports, with messages.
 //!
 //! ```
 //! use herringbone::{core::topology::LinkMatrix, measure::LinkMeasurement};
@@ -56,8 +56,9 @@ const DATA: i64 = 2;
 
 /// A measurement that is about to begin. All ranks of the group make one and run it.
 ///
-/// Hosts are measured in pairs, each by its first rank, and then the ranks of each host in pairs. No two pairs of a round share a
-/// rank. Links that share a cable, a switch or a memory are measured with what other pairs of their round leave them.
+/// Hosts are measured in pairs, each by its first rank, and then the ranks of each host in pairs. No two pairs of a
+/// round share a rank. Links that share a cable, a switch or a memory are measured together with other pairs of their
+/// round.
 pub struct LinkMeasurement<'a> {
     comm: &'a Communicator,
     hosts: Vec<u32>,
@@ -89,7 +90,7 @@ impl<'a> LinkMeasurement<'a> {
         self.rounds.len()
     }
 
-    /// How long it takes at most, where each link carries 1 Mbit/s or more.
+    /// The longest time, if each link carries 1 Mbit/s or more.
     pub fn limit(&self) -> Duration {
         let turns = 2 * u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
         (self.busy * BATCHES).saturating_mul(turns)

@@ -1,4 +1,4 @@
-//! Memory whose size a user or another rank says: there may be less of it.
+//! Memory whose size comes from a user or another rank: the system might have less.
 
 use crate::sys::{plain::Plain, region::Region};
 use std::ops::Range;

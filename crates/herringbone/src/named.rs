@@ -38,7 +38,7 @@ use work::{NamedState, WaitListener};
 /// How long a controller that shuts down waits for the other ranks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What all ranks of a controller set alike.
+/// Settings that are equal on all ranks of a controller.
 #[derive(Clone, Debug)]
 pub struct NamedOptions {
     /// The least time from one agreement to the next.
@@ -47,7 +47,7 @@ pub struct NamedOptions {
     pub threshold: u64,
     /// How many operations are remembered, so that a bit of each rank is enough to agree about them again.
     pub capacity: usize,
-    /// After this rank 0 says which ranks have not submitted what others have; zero for never.
+    /// After this time rank 0 names the ranks that have not submitted the others' operations; zero for never.
     pub stall_warning: Duration,
     /// After this the ranks shut down; zero for never.
     pub stall_shutdown: Duration,
@@ -108,7 +108,7 @@ impl NamedController {
     /// Submits an operation. Its memory must not be touched until it is over.
     ///
     /// # Errors
-    /// If it cannot be submitted, or the controller has ended. The other ranks are not told of it.
+    /// If it cannot be submitted, or the controller has ended. The other ranks do not learn of it.
     pub fn submit(&self, submission: NamedSubmission) -> Result<NamedWork, NamedFailure> {
         if let Err(error) = self.shared.check_usable() {
             // As in `Communicator::checked`: to drop what it keeps may need a lock that a thread of the parent held.
@@ -138,7 +138,7 @@ impl NamedController {
         NamedWork { state, listener: Arc::downgrade(&shared) }
     }
 
-    /// Writes what happens to a file from now on, on rank 0; one that was written before is ended.
+    /// Writes all later events to a file, on rank 0; an earlier file is ended.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -157,8 +157,8 @@ impl NamedController {
         }
     }
 
-    /// Shuts the controllers of all ranks down: what is agreed about is run, and all other operations fail. Waits until that
-    /// is done, but not for ranks that do not come.
+    /// Shuts the controllers of all ranks down: agreed operations run, and all others fail. Waits until that is done,
+    /// but not for ranks that do not come.
     pub fn shut_down(&self) {
         if self.shared.check_usable().is_err() {
             return;
@@ -179,7 +179,7 @@ impl NamedController {
         self.stop_timeline();
     }
 
-    /// What happened so far, by name.
+    /// The counters since the start, by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         if self.shared.check_usable().is_err() {
             return Vec::new();

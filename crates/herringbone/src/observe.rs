@@ -1,7 +1,7 @@
-//! What happens on this rank: counted, kept of the last operations, and told to those who listen.
+//! The events of this rank: counted, kept for the last operations, and passed to listeners.
 //!
-//! The engine tells its [`Observer`] once of everything. That allocates and formats nothing while nobody listens: an
-//! event costs a comparison then, and no clock is read.
+//! The engine reports every event once to its [`Observer`]. Without listeners nothing is allocated or formatted: an
+//! event then costs a comparison, and no clock is read.
 
 mod alarm;
 mod event;

@@ -39,7 +39,7 @@ const MEMORY: u64 = 64 << 20;
 /// How often the scheduler looks whether all have gone, and a process whether a number is free.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a process is in a job of ps-lite: `DMLC_ROLE`.
+/// The role of a process in a job of ps-lite: `DMLC_ROLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PsLiteRole {
     /// It tells servers and workers of each other.
@@ -50,7 +50,7 @@ pub enum PsLiteRole {
     Worker,
 }
 
-/// A process's part in a job, as ps-lite's variables say it.
+/// A process's part in a job, by ps-lite's variables.
 #[derive(Clone, Debug)]
 pub struct PsLiteLine {
     /// `DMLC_ROLE`.
@@ -63,9 +63,9 @@ pub struct PsLiteLine {
     pub host: String,
     /// Its port, `DMLC_PS_ROOT_PORT`.
     pub port: u16,
-    /// A worker's rank, if `DMLC_WORKER_ID` says it; else the scheduler gives ranks in the order of arrival.
+    /// A worker's rank, if `DMLC_WORKER_ID` sets it; otherwise the scheduler gives ranks in the order of arrival.
     pub rank: Option<u32>,
-    /// Where a server listens: `DMLC_NODE_HOST`. `None`: at its address on the way to the scheduler.
+    /// The address of a server: `DMLC_NODE_HOST`. `None`: at its address on the way to the scheduler.
     pub own_host: Option<IpAddr>,
     /// At which port: `PORT`. 0: any free one.
     pub own_port: u16,
@@ -74,7 +74,8 @@ pub struct PsLiteLine {
     pub patience: Duration,
 }
 
-/// A worker's place in a job of ps-lite. Dropping it says goodbye; when all workers have, the servers and the scheduler end.
+/// A worker's place in a job of ps-lite. Dropping it says goodbye; when all workers have done so, the servers and the
+/// scheduler end.
 #[derive(Debug)]
 pub struct PsLiteWorker {
     rank: u32,
@@ -92,7 +93,7 @@ struct Member {
 }
 
 impl PsLiteLine {
-    /// What the environment says; `None` without `DMLC_ROLE`.
+    /// The part that the environment sets; `None` without `DMLC_ROLE`.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if a variable is missing or cannot be.
@@ -219,8 +220,8 @@ impl PsLiteLine {
         }
     }
 
-    /// A worker's part: it gets its rank and learns where the servers are once all have come. A worker that comes in the place of one
-    /// that is lost has its rank.
+    /// A worker's part: it gets its rank and the servers' addresses once all have come. A worker that replaces a lost
+    /// one has its rank.
     ///
     /// # Errors
     /// As [`serve`](Self::serve).

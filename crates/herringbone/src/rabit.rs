@@ -1,4 +1,4 @@
-//! Programs that lose a process and continue where they were, with the calls of RABIT.
+//! Programs that continue after the loss of a process, with the calls of RABIT.
 //!
 //! A program joins with [`Rabit::init`], loads the last checkpoint, and ends each version of its model with
 //! [`checkpoint`](Rabit::checkpoint). If one of its processes ends, the others wait in their next call until it was
@@ -60,7 +60,7 @@ use pool::{KeptBytes, ResultPool};
 use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 use waiting::PatientWaits;
 
-/// A process of a program that continues where it was.
+/// A process of a program that continues after the loss of a process.
 ///
 /// Calls are made by one thread: they take it exclusively. If a call fails, its result is undefined, and the program
 /// ends: it continues when it is started again.
@@ -85,7 +85,8 @@ impl Rabit {
     /// Joins the job that the environment describes, as [`Communicator::from_env`] does, or continues in it.
     ///
     /// # Errors
-    /// As [`Communicator::from_env`]; [`ErrorKind::Replay`] if others cannot give what a new process needs.
+    /// As [`Communicator::from_env`]; [`ErrorKind::Replay`] if the others cannot give the data that a new process
+    /// needs.
     pub fn init() -> Result<Self> {
         Self::init_with(RabitOptions::from_env()?)
     }
@@ -113,8 +114,8 @@ impl Rabit {
         Self::over(comm, options)
     }
 
-    /// Takes over the communicator of all ranks of a job, for which nobody has another use. Ranks that are threads of one process can
-    /// make all calls, but do not survive a loss.
+    /// Takes over the communicator of all ranks of a job, which must not be used otherwise. Ranks that are threads of
+    /// one process can make all calls, but do not survive a loss.
     ///
     /// # Errors
     /// As [`init`](Self::init).
@@ -174,13 +175,14 @@ impl Rabit {
         self.member.kept_bytes()
     }
 
-    /// How long a call may take, not counting the time in which processes are started again.
+    /// The timeout of a call, without the time in which processes are started again.
     pub fn set_timeout(&self, timeout: Duration) {
         self.comm.set_timeout(timeout);
     }
 
-    /// While a call waits for others, or for a process to be started again, this is called now and then: every tenth of a second, or every
-    /// three. If it fails, the call fails with its error. For programs that a person may want to end.
+    /// While a call waits for others, or for a process to be started again, this is called now and then: every tenth of
+    /// a second, or every three. If it fails, the call fails with its error. For programs that a person might want to
+    /// end.
     pub fn ask_while_waiting(&mut self, goes_on: impl Fn() -> Result<()> + Send + 'static) {
         self.waiting = PatientWaits::asking(goes_on);
     }
@@ -221,8 +223,8 @@ impl Rabit {
         self.checkpoint_regions(owned(global.into()), Some(owned(local.into())))
     }
 
-    /// As [`checkpoint`](Self::checkpoint) and [`checkpoint_local`](Self::checkpoint_local), with memory that nobody writes any more.
-    /// It is kept without a copy.
+    /// As [`checkpoint`](Self::checkpoint) and [`checkpoint_local`](Self::checkpoint_local), with memory that is not
+    /// written any more. It is kept without a copy.
     ///
     /// # Errors
     /// As [`checkpoint`](Self::checkpoint).
@@ -234,8 +236,9 @@ impl Rabit {
         )
     }
 
-    /// As [`checkpoint`](Self::checkpoint), with a model that stays where it is: `save` makes bytes of it, and is called only if a process
-    /// is lost. From now on the program may change the model only between the last call of a version and the checkpoint that ends it.
+    /// As [`checkpoint`](Self::checkpoint), with a model that stays where it is: `save` makes bytes of it, and is
+    /// called only if a process is lost. From now on the program is allowed to change the model only between the last
+    /// call of a version and the checkpoint that ends it.
     ///
     /// # Errors
     /// As [`checkpoint`](Self::checkpoint).

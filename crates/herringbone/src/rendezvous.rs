@@ -25,7 +25,7 @@ pub trait Store: Send + Sync {
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError>;
 }
 
-/// Why a store did not do what was asked.
+/// The failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The key was not set in time.

@@ -13,7 +13,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// A message as the engine takes it, with a buffer that it may keep; see
+/// A message for the engine, with a buffer that it can keep; see
 /// [`Communicator::submit_send`](crate::Communicator::submit_send).
 ///
 /// ```
@@ -37,12 +37,12 @@ impl MessageRequest {
         Self { envelope: Envelope { tag: 0, dtype, count: count as u64 }, region, timeout: None }
     }
 
-    /// The number by which the receiver tells messages apart, 0 if this is not said.
+    /// The number by which the receiver tells messages apart, by default 0.
     pub fn tag(self, tag: i64) -> Self {
         Self { envelope: Envelope { tag, ..self.envelope }, ..self }
     }
 
-    /// How long it may take; without this, the communicator's timeout.
+    /// Its timeout, by default the communicator's.
     pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
         Self { timeout: timeout.into(), ..self }
     }
@@ -66,29 +66,31 @@ pub struct Compression {
 }
 
 impl Compression {
-    /// By this codec, which forgets what it loses.
+    /// By this codec, without error feedback.
     pub fn of(codec: Codec) -> Self {
         Self::by(CodecChoice::Of(codec))
     }
 
-    /// By a codec, or by what the plan [expects to be worth it](CodecChoice::Automatic).
+    /// By a codec, or by the codec that the plan [expects to pay](CodecChoice::Automatic).
     pub fn by(choice: CodecChoice) -> Self {
         Self { choice, tensor: None, residuals: None }
     }
 
-    /// Error feedback: what the codec loses of a tensor of this name is added to the tensor before it is coded the next time. On
-    /// each rank the communicator keeps it, for all whose compression names no other [owner](Self::kept_by).
+    /// Error feedback: what the codec loses of a tensor of this name is added to the tensor before it is coded the next
+    /// time. On each rank the communicator keeps the error, for all calls whose compression names no other
+    /// [owner](Self::kept_by).
     pub fn tensor(self, name: impl Into<String>) -> Self {
         Self { tensor: Some(name.into()), ..self }
     }
 
-    /// This owner keeps what is lost of the [tensor](Self::tensor). A tensor of the same name that has another owner is another one.
+    /// This owner keeps the error of the [tensor](Self::tensor). Two tensors of the same name with different owners are
+    /// different.
     pub fn kept_by(self, owner: &Residuals) -> Self {
         Self { residuals: Some(owner.clone()), ..self }
     }
 }
 
-/// A request as the engine takes it, with buffers that it may keep; see [`Communicator::submit`](crate::Communicator::submit).
+/// A request for the engine, with buffers that it can keep; see [`Communicator::submit`](crate::Communicator::submit).
 ///
 /// ```
 /// # use herringbone::{Collective, DType, ReduceOp, Region, Request};
@@ -122,7 +124,7 @@ pub(crate) struct CallAttrs {
 }
 
 impl Request {
-    /// What to do with `count` elements of a type: of the whole buffer, or of one rank's part for reduce_scatter, all_gather,
+    /// A call on `count` elements of a type: of the whole buffer, or of one rank's part for reduce_scatter, all_gather,
     /// gather, scatter and all_to_all. Collectives that do not fold move bytes ([`DType::U8`]).
     ///
     /// The input can be the output, or, for all_gather and gather, this rank's part of it. For reduce_scatter and
@@ -130,8 +132,8 @@ impl Request {
     /// a copy of the input. If one operation writes bytes that another reads or writes, they run one after the other,
     /// in the order in which they were issued.
     ///
-    /// Where a rank has no memory for a buffer, [`Region::lacking`] stands for it. Then the operation fails on all ranks with
-    /// [`Memory`](crate::ErrorKind::Memory), and no rank waits.
+    /// If a rank has no memory for a buffer, pass [`Region::lacking`] instead. Then the operation fails on all ranks
+    /// with [`Memory`](crate::ErrorKind::Memory), and no rank waits.
     pub fn new(collective: Collective, dtype: DType, count: usize, input: Region, output: Region) -> Self {
         Self::of(Call::new(collective, dtype, ReduceOp::Sum, count), input, output)
     }
@@ -142,7 +144,7 @@ impl Request {
         Self { call, parts, compression, attrs, input, output }
     }
 
-    /// How elements are folded, a sum if this is not said; of no matter to collectives that do not fold.
+    /// How elements are folded, by default a sum; collectives that do not fold ignore it.
     pub fn op(self, op: ReduceOp) -> Self {
         Self { call: Call { op, ..self.call }, ..self }
     }
@@ -167,13 +169,13 @@ impl Request {
         Self { attrs: CallAttrs { priority: priority.min(MESSAGE_PRIORITY - 1), ..self.attrs }, ..self }
     }
 
-    /// A number for what it is for, such as a hash of a name, 0 if this is not said. Ranks compare it, as they do the count: if
-    /// it differs, the call fails on all of them with [`Mismatch`](crate::ErrorKind::Mismatch).
+    /// A number for its purpose, such as a hash of a name, by default 0. Ranks compare it, as they do the count: if it
+    /// differs, the call fails on all of them with [`Mismatch`](crate::ErrorKind::Mismatch).
     pub fn mark(self, mark: u32) -> Self {
         Self { attrs: CallAttrs { mark, ..self.attrs }, ..self }
     }
 
-    /// How long it may take; without this, the communicator's timeout.
+    /// Its timeout, by default the communicator's.
     pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
         Self { attrs: CallAttrs { timeout: timeout.into(), ..self.attrs }, ..self }
     }

@@ -1,4 +1,4 @@
-//! Error feedback: what codecs have left of tensors, kept by an owner.
+//! Error feedback: the residuals of tensors, kept by an owner.
 
 use crate::{Error, Result, core::codec::Codec, feedback::Feedback, log};
 use std::{
@@ -20,7 +20,7 @@ pub struct Residual {
     pub left: Vec<f32>,
 }
 
-/// What codecs have left of the tensors of one owner, such as an optimizer, a hook or a store, on this rank.
+/// The residuals of the tensors of one owner, such as an optimizer, a hook or a store, on this rank.
 ///
 /// A tensor's name means something to its owner only. What is left also belongs to one codec, one group and one length: if one of
 /// these is another one in the next operation, it is dropped. Clones are the same owner, and the last one frees the memory.
@@ -135,8 +135,9 @@ impl Residuals {
         Ok(())
     }
 
-    /// The next operation on each tensor may have another codec, and takes what is left. What a receiver lacks is the same
-    /// whatever codec has left it; usually that is dropped, as nobody has asked for another codec.
+    /// The next operation on each tensor can have another codec, and uses the residual. A receiver lacks the same data
+    /// whichever codec has dropped it. By default the residual is dropped, because the program has not asked for
+    /// another codec.
     pub fn release_codecs(&self) {
         self.lock().tensors.values_mut().for_each(|known| known.codec = None);
     }

@@ -1,6 +1,7 @@
-//! Which transitions of the session's machines runs have seen, for tests and the simulator: a state and what comes in it.
+//! The transitions of the session's state machines that runs have seen, for tests and the simulator: pairs of a state
+//! and an input.
 //!
-//! Nothing of this is compiled into what programs use. What machines there are, and which pairs cannot be, the world says.
+//! Nothing of this is compiled for programs. The world has the list of machines, and of impossible pairs.
 
 use std::{cell::RefCell, collections::BTreeMap};
 

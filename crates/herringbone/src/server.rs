@@ -1,8 +1,8 @@
 //! Reducers: processes that fold for the workers of one or more jobs, and keep nothing between operations.
 //!
-//! A reducer runs the same schedules on the same engine as a worker; only nobody issues operations here: a worker's
-//! first message says what to do. Each job has an engine, a thread and memory of its own, so jobs take turns as the
-//! system's threads do, and one job's trouble is not another's.
+//! A reducer runs the same schedules on the same engine as a worker. But no operations are issued here: a worker's
+//! first message describes the operation. Each job has an engine, a thread and memory of its own. So jobs take turns as
+//! the system's threads do, and a problem of one job does not affect another.
 
 mod enlist;
 mod jobs;
@@ -53,7 +53,7 @@ const DRAINED: Duration = Duration::from_secs(10);
 /// How a reducer is run.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// Where to listen; port 0 takes any free one.
+    /// The address to listen at; port 0 takes any free one.
     pub listen: SocketAddr,
     /// The token of the jobs to serve; without one, or with one of fewer than 16 characters, only loopback is served.
     pub token: Option<String>,
@@ -65,7 +65,7 @@ pub struct ServerOptions {
     /// Bytes of staging memory per job. An operation of N workers takes N + 1 messages of up to 48 KiB, ten deep, unless
     /// the job sets `HERRINGBONE_SLICE_BYTES`.
     pub staging_bytes: usize,
-    /// How this process keeps [tables](crate::table), if it does: beside being a reducer.
+    /// How this process keeps [tables](crate::table), if it does, in addition to being a reducer.
     pub tables: Option<TableOptions>,
 }
 
@@ -131,7 +131,7 @@ impl ServerPulse {
         callers.load(Ordering::Relaxed).min(housekeeping.load(Ordering::Relaxed))
     }
 
-    /// What it has done so far. This waits for the engines of its jobs.
+    /// Its counters. This waits for the engines of its jobs.
     pub fn stats(&self) -> ServerStats {
         self.jobs.stats()
     }
@@ -193,7 +193,7 @@ impl Server {
         crate::log::inform();
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -213,7 +213,7 @@ impl Server {
         ServerView::new(&self.jobs, self.tables.as_ref(), &self.stop, self.address, &self.token)
     }
 
-    /// What it has done so far.
+    /// Its counters.
     pub fn stats(&self) -> ServerStats {
         self.jobs.stats()
     }
@@ -223,8 +223,8 @@ impl Server {
         self.tables.as_deref().and_then(TableService::status)
     }
 
-    /// Serves jobs until it is stopped. Then it drains: its workers are told, finish what is under way without it, and no
-    /// operation fails. A worker that does not answer is waited for for ten seconds.
+    /// Serves jobs until it is stopped. Then it drains: its workers learn of it, finish operations under way without
+    /// it, and no operation fails. A worker that does not answer is waited for for ten seconds.
     pub fn run(&self) {
         let mut journal = Journal::new(format!("reducer {}", self.address));
         std::thread::scope(|scope| {

@@ -1,7 +1,8 @@
 //! Sums of shards: the same bits whatever the number of ranks that carry them.
 //!
-//! A job has a fixed number of shards, and each rank carries a run of them: see [`core::shards`](crate::core::shards). A
-//! [`ShardGroup`] folds what all shards give, in the canonical tree over the shards, wherever they lie.
+//! A job has a fixed number of shards, and each rank carries a run of them: see [`core::shards`](crate::core::shards).
+//! A [`ShardGroup`] folds the gradients of all shards, in the canonical tree over the shards, on whichever ranks they
+//! are.
 //!
 //! ```
 //! use herringbone::{Communicator, ReduceOp, core::shards::ShardRuns, shards::ShardGroup};
@@ -82,7 +83,7 @@ impl ShardGroup {
         communicator.choose_shard_runs(shards, shard_time, bytes)
     }
 
-    /// Who carries what.
+    /// The shards of each rank.
     pub fn runs(&self) -> &ShardRuns {
         &self.runs
     }
@@ -138,8 +139,8 @@ impl ShardGroup {
         Ok(Some(result))
     }
 
-    /// The partial sums of what this rank's shards give, step after step: one for each of its nodes, written to these places, which
-    /// are of [`DType::accumulator`] elements.
+    /// The partial sums of this rank's shards, step after step: one for each of its nodes, written to these places,
+    /// which are of [`DType::accumulator`] elements.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if there is not one place for each of [`partials`](Self::partials); [`ErrorKind::BufferSize`] if
@@ -200,7 +201,7 @@ impl ShardSum {
     /// The next shard gives this, or nothing. It is read until the sum is complete.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if all shards have come; [`ErrorKind::BufferSize`] if it is not as long as said;
+    /// [`ErrorKind::Unsupported`] if all shards have come; [`ErrorKind::BufferSize`] if its length is wrong;
     /// [`ErrorKind::Closed`] if it was revoked. The sum is not usable until it is [restarted](Self::restart).
     pub fn push(&mut self, gradient: Option<Region>) -> Result<()> {
         let Some(next) = self.folds.get(self.pushed).cloned() else {
@@ -229,7 +230,7 @@ impl ShardSum {
         Ok(())
     }
 
-    /// The last shard gives this in place of what it has given; all have come.
+    /// The last shard gives this instead of its earlier gradient; all have come.
     ///
     /// # Errors
     /// As of [`push`](Self::push), and [`ErrorKind::Unsupported`] if they have not.
@@ -314,7 +315,7 @@ impl ShardSum {
         self.is_there
     }
 
-    /// That all shards have come, so that the partial sums are where they go.
+    /// Checks that all shards have come, so that the partial sums are complete.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if they have not.

@@ -1,4 +1,4 @@
-//! How a job stands, as each of its processes says when it is asked: what `herringbone status` shows.
+//! The status of a job, reported by each of its processes: `herringbone status` shows it.
 //!
 //! A process answers for itself. A program that wants to know about a job asks one member, takes the roster from its
 //! answer, and asks the others as well. A stopped member does not keep the others from answering.
@@ -31,7 +31,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a process has said of itself.
+/// A process's answer about itself.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// Its identity. For a reducer and for a job that forms, rank, world and job have no meaning.
@@ -42,7 +42,7 @@ pub struct Answer {
     pub status: Status,
 }
 
-/// What the clocks of a process have shown, and this one's before and after.
+/// The clocks of a process, and this one's before and after.
 #[derive(Clone, Debug)]
 pub struct Clocks {
     /// Who it is.
@@ -74,7 +74,7 @@ pub struct FlightAnswer {
 }
 
 impl Clocks {
-    /// The sample with the shortest way, which says most exactly how far the clocks are apart.
+    /// The sample with the shortest way, which shows the offset of the clocks most exactly.
     pub fn best(&self) -> Option<ClockSample> {
         self.samples.iter().copied().min_by_key(|sample| sample.round_trip())
     }
@@ -107,7 +107,7 @@ pub enum AskError {
     /// It ended the connection before it answered: it ends just now, or is something else.
     #[error("it closed the connection: is it Herringbone's address, and of the same release?")]
     Closed,
-    /// The token is not that job's, or none is set where one is needed.
+    /// The token is not that job's, or none is set although one is needed.
     #[error("{0}")]
     Token(String),
     /// A process of another release, with which this one has no protocol version in common.

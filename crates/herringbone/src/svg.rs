@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-/// Text and strokes; what has no `fill` of its own has this one.
+/// Text and strokes, and the default fill.
 pub const INK: &str = "#1f2933";
 /// Text and strokes of less weight.
 pub const GREY: &str = "#5f6b7a";
@@ -30,13 +30,13 @@ const DARK: [(&str, &str); 9] = [
 /// A place, in the picture's units from its upper left corner.
 pub type Point = (f64, f64);
 
-/// A picture that is being drawn. Shapes take further attributes of SVG, such as `fill="red"`, as `style`, and a text that is shown
-/// where a pointer rests on them as `tip`; both may be empty.
+/// A picture that is being drawn. Shapes take further attributes of SVG, such as `fill="red"`, as `style`, and a
+/// tooltip text as `tip`; both can be empty.
 #[derive(Debug, Default)]
 pub struct Svg(String);
 
 impl Svg {
-    /// A line of text; the place is where its baseline begins, unless the style has another `text-anchor`.
+    /// A line of text; the place is the beginning of its baseline, unless the style has another `text-anchor`.
     pub fn text(&mut self, at: Point, style: &str, text: impl Display) {
         self.text_with_tip(at, style, "", text);
     }
@@ -100,8 +100,8 @@ impl Svg {
         )
     }
 
-    /// A picture within a page, as wide as there is room, with the page's background and colours; `label` is for readers who
-    /// do not see it.
+    /// A picture within a page, as wide as the page permits, with the page's background and colours; `label` is for
+    /// readers who do not see it.
     pub fn inline(self, width: f64, height: f64, label: &str) -> String {
         format!(
             "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {width:.0} {height:.0}\" preserveAspectRatio=\"none\">\n{}</svg>\n",

@@ -1,7 +1,8 @@
 //! Tables of rows that live on servers: the parameter server.
 //!
-//! [`core::table`](crate::core::table) decides; here are the rows, the server's thread, and what programs hold:
-//! [`ParameterServer`] and [`RemoteTable`]. A [`LocalOptimizer`] has the same optimizers for an array in this process.
+//! [`core::table`](crate::core::table) decides; this module has the rows, the server's thread, and the handles of
+//! programs: [`ParameterServer`] and [`RemoteTable`]. A [`LocalOptimizer`] has the same optimizers for an array in this
+//! process.
 //!
 //! ```no_run
 //! use herringbone::core::table::{Consistency, OptimizerKind, OptimizerSpec, TableSpec};

@@ -1,4 +1,4 @@
-//! Whose processes have the TCP sockets of this host: the kernel's table knows, whatever is said there.
+//! The owners of this host's TCP sockets, by the kernel's table and not by their own claim.
 
 use std::{
     ffi::OsString,

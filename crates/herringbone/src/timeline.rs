@@ -1,8 +1,9 @@
-//! A file of what a process did, for `herringbone trace`: each operation as a span, with what was done for it and for whom it
-//! waited, arrows of messages, and faults.
+//! The timeline of a process, for `herringbone trace`: each operation as a span, with its phases and the ranks for
+//! which it waited, arrows of messages, and faults.
 //!
-//! A listener of the engine puts records of a fixed size into a [buffer](buffer::RecordBuffer) of a fixed size. A thread makes
-//! events of them and writes these. If it cannot keep up, records are dropped, and the file says how many.
+//! A listener of the engine puts records of a fixed size into a [buffer](buffer::RecordBuffer) of a fixed size. A
+//! thread turns them into events and writes these. If it cannot keep up, records are dropped, and the file has their
+//! number.
 
 mod buffer;
 mod drawn;

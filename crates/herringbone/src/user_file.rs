@@ -1,5 +1,5 @@
-//! Files that a user names: a token, constants, links, a job's figures. Each is read whole into memory, so only a regular file of
-//! a bounded size is: a FIFO would never end, and a device may have no end at all.
+//! Files that a user names: a token, constants, links, a job's figures. Each is read whole into memory, so only regular
+//! files of a bounded size are accepted. A FIFO would never end, and a device might have no end at all.
 
 use rustix::fs::OFlags;
 use std::{
@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-/// How many bytes a file may have at the most.
+/// The most bytes of a file.
 pub const LARGEST_FILE: u64 = 64 << 20;
 
 /// Why a file was not read. The text does not have its name, which the caller has.
@@ -19,7 +19,7 @@ pub enum FileError {
     /// The system refuses it.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// It is no regular file, but what the text says.
+    /// It is no regular file; the text has its kind.
     #[error("it is {0}, and only regular files are read: name a file, and copy into it what this holds")]
     Irregular(&'static str),
     /// It is larger than this number of bytes.

@@ -1,4 +1,4 @@
-//! What the functions of the tables mean, whatever the version of the table.
+//! The meaning of the tables' functions, for all versions of the table.
 
 use crate::{
     accepting::StreamListener,

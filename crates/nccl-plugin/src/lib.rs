@@ -1,12 +1,14 @@
-//! The network plug-in for NCCL: `libnccl-net-herringbone.so`. NCCL moves what its collectives send between hosts over the TCP
-//! streams of this plug-in, and programs are not changed.
+//! The network plug-in for NCCL: `libnccl-net-herringbone.so`. NCCL moves its collectives' data between hosts over the
+//! TCP streams of this plug-in, and programs are not changed.
 //!
-//! NCCL finds one table of functions for each version of its interface, `exports`. `calls` says what each function means;
-//! `accepting` and `connecting` make connections, `sending` and `receiving` use them, and `wire` decides what is read and
-//! written: bytes and sizes in, ranges out. `pointers` turns NCCL's addresses into values and regions, and nothing else touches an
-//! address. Comms and requests are numbers and not addresses, so that one that is over can be told from one that lives.
+//! NCCL finds one table of functions for each version of its interface, `exports`. `calls` implements each function;
+//! `accepting` and `connecting` make connections, `sending` and `receiving` use them, and `wire` decides which bytes
+//! are read and written: bytes and sizes in, ranges out. `pointers` turns NCCL's addresses into values and regions, and
+//! nothing else touches an address. Comms and requests are numbers and not addresses, so that one that is over differs
+//! from one that lives.
 //!
-//! No thread belongs to the plug-in. NCCL calls it again until a request is complete, and every such call moves what can be moved.
+//! No thread belongs to the plug-in. NCCL calls it again until a request is complete, and every such call moves all
+//! data that can move.
 #![warn(clippy::disallowed_methods)]
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Addresses: where the word of NCCL is taken for one.
+//! Addresses: here NCCL's values are taken as addresses.
 //!
 //! The types here take the place of pointers in the signatures of the tables. Only NCCL makes values of them, and its
 //! interface (`ext-net`, `plugins/net/README.md` of its sources) demands what each use below needs. A pointer that is

@@ -1,6 +1,6 @@
 //! Comms: numbers that stand for ends of connections as long as these are open.
 //!
-//! A number is given once, so a comm that is closed is told from one that is open, and from one that never was.
+//! A number is given once, so a closed comm differs from an open one, and from one that never existed.
 
 use crate::{
     accepting::StreamListener,

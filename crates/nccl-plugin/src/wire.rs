@@ -1,4 +1,5 @@
-//! What travels, without sockets: the greeting of each stream, and how messages are cut over the streams of a connection.
+//! The protocol, without sockets: the greeting of each stream, and how messages are cut over the streams of a
+//! connection.
 //!
 //! A connection carries messages in one direction, in the order in which they are sent and posted. Message `m` of a connection with
 //! `n` streams has a header on stream `m % n`, and its bytes in pieces from that stream on, one on each. Both ends compute the pieces

@@ -1,4 +1,4 @@
-//! The checksum of messages on sockets, of raw memory that others may write meanwhile.
+//! The checksum of messages on sockets, of raw memory that others can write meanwhile.
 
 #[cfg(target_arch = "x86_64")]
 mod multiplied;

@@ -1,7 +1,8 @@
-//! Copying bytes, with vectors where they are faster than the C library's choice.
+//! Copying bytes, with vectors if they are faster than the C library's choice.
 //!
-//! From a few KiB on, C libraries copy with `rep movsb` where the CPU calls it fast. Between caches it is not: it takes
-//! long to start, and then moves less per cycle than vectors do. An all-reduce in shared memory is mostly such copies.
+//! From a few KiB on, C libraries copy with `rep movsb` if the CPU reports it as fast. Between caches it is not: it
+//! takes long to start, and then moves less per cycle than vectors do. An all-reduce in shared memory is mostly such
+//! copies.
 
 use std::ptr;
 

@@ -1,4 +1,5 @@
-//! Sleeping until somebody has something to say, without a system call for those who speak to the awake.
+//! Sleeping until another process has published something, without a system call for publishers if the sleeper is
+//! awake.
 //!
 //! A process that sleeps has one [`Bell`] and one word, its *flag*, in its segment. The bell is an eventfd, which it
 //! can wait for together with its sockets. The flag is 1 while the process sleeps or is about to. The sleeper calls
@@ -64,7 +65,7 @@ impl Bell {
         }
     }
 
-    /// Makes it silent, and says whether it had been rung.
+    /// Makes it silent, and returns whether it had been rung.
     ///
     /// # Errors
     /// As [`ring`](Self::ring).
@@ -76,7 +77,7 @@ impl Bell {
         }
     }
 
-    /// Its descriptor: to wait for, or to pass to those who will ring.
+    /// Its descriptor: to wait for, or to pass to the processes that will ring.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -62,7 +62,7 @@ impl Heap {
         Some(Mapped { heap: Arc::clone(self), range, start, len, elements: PhantomData })
     }
 
-    /// Where in the segment a region's memory lies, if it was given out here.
+    /// The position of a region's memory in the segment, if it was given out here.
     pub fn locate(&self, region: &Region) -> Option<usize> {
         let at = region.address().checked_sub(self.segment.address())?;
         (at + region.len() <= self.segment.len()).then_some(at)
@@ -138,7 +138,7 @@ impl Free {
         Some(taken)
     }
 
-    /// Gives back what [`take`](Self::take) gave.
+    /// Gives back a range from [`take`](Self::take).
     pub fn give_back(&mut self, range: Range<usize>) {
         let at = self.stretches.partition_point(|free| free.start < range.start);
         let joins_next = self.stretches.get(at).is_some_and(|next| next.start == range.end);

@@ -16,7 +16,7 @@ pub struct Interface {
 /// The interfaces that are up, in the system's order, which is that of their numbers (getifaddrs(3)).
 ///
 /// # Errors
-/// What the system reports, which is rare: it has no memory left, or no descriptors.
+/// The system's error, which is rare: it has no memory left, or no descriptors.
 pub fn list() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the call writes the head of a list to `first`, which is a place for one.

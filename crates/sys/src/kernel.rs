@@ -2,7 +2,7 @@
 //!
 //! [`herringbone_core::element`] defines the meaning of a fold, element by element. The code here is generic over that
 //! and compiled once per [`Level`]. All levels give the same bits, at any length and alignment, whatever floating-point
-//! mode the calling thread has set. Nothing here is fused, reordered, or multiplied where it should be divided.
+//! mode the calling thread has set. Nothing here is fused, reordered, or multiplied instead of divided.
 
 // What the crate's own unit tests do not call, and which takes as long to compile as all the rest, is not compiled for them.
 // `tests/kernels.rs` and all other crates have it.
@@ -32,7 +32,7 @@ use std::fmt;
 /// One of the values that a fold joins.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Where it is.
+    /// Its place.
     pub span: Span<'a>,
     /// Whether it is an input, or a partial result in the accumulator's type.
     pub form: Form,
@@ -40,11 +40,11 @@ pub struct Source<'a> {
     pub merges: u8,
 }
 
-/// Where the result of a fold goes.
+/// The destination of a fold.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// The place that is written first. It may be one of the sources, or several of them; in any other way it must not overlap
-    /// them.
+    /// The place that is written first. It can be one of the sources, or several of them; in any other way it must not
+    /// overlap them.
     pub span: Span<'a>,
     /// Whether the result is finished, or a partial one in the accumulator's type.
     pub form: Form,
@@ -67,7 +67,7 @@ const SMALL: usize = 8 << 10;
 /// Instructions that a fold can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// What every CPU of the compilation target has.
+    /// The instructions of every CPU of the compilation target.
     Portable,
     /// AVX2 and F16C.
     Avx2,

@@ -1,8 +1,8 @@
 //! How the machine is touched: the half of Herringbone that no compiler can check.
 //!
-//! **Invariant: all `unsafe` of the project is in this crate, behind functions that are safe to call.** One function
-//! is not, [`Region::from_raw`](region::Region::from_raw), for memory that another language owns; one binding calls it.
-//! There is no policy here: nothing decides what to send, when to give up or whom to believe. Linux only.
+//! **Invariant: all `unsafe` of the project is in this crate, behind functions that are safe to call.** One function is
+//! not, [`Region::from_raw`](region::Region::from_raw), for memory that another language owns; one binding calls it.
+//! This crate has no policy: nothing decides what to send, when to give up or whom to believe. Linux only.
 //!
 //! | module | what it makes safe |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | [`codec`] | what is sent in fewer bytes, vectorised likewise |
 //!
 //! # Races
-//! What lies in a [`region`] is touched by one thread at a time; the types see to that. The memory of a [`segment`] is
+//! The memory of a [`region`] is touched by one thread at a time; the types ensure that. The memory of a [`segment`] is
 //! mapped by other processes too, and no type system reaches into those: a faulty one can write at any moment. So the
 //! code here reads such memory only with raw copies, atomics and vector loads, never through a reference to its bytes.
 //! The exception is a [`heap`]'s buffers, which their owner lends out as a whole. No value read there decides about an

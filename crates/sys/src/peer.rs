@@ -1,4 +1,4 @@
-//! Who is at the other end of a unix socket: the kernel knows, whatever is said there.
+//! The process at the other end of a unix socket, by the kernel and not by its own claim.
 
 use crate::pidfd::Pidfd;
 use rustix::event::{PollFd, PollFlags, poll};

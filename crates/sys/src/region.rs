@@ -106,7 +106,7 @@ impl Region {
 
     /// A region over memory that something else owns, such as a tensor of another language.
     ///
-    /// `keep` is dropped, on whichever thread, when the region was revoked or its last clone is gone. `start` may be
+    /// `keep` is dropped, on whichever thread, when the region was revoked or its last clone is gone. `start` can be
     /// null if `len` is 0.
     ///
     /// # Safety
@@ -155,9 +155,9 @@ impl Region {
 
     /// Permission to touch the memory, or `None` once it was revoked.
     ///
-    /// Waits while another thread has an access. The same thread may have several at a time, as for an operation
-    /// whose output is its input. A thread that holds one region's access while it waits for another's must not meet
-    /// a thread that does the reverse.
+    /// Waits while another thread has an access. The same thread can have several at a time, as for an operation whose
+    /// output is its input. A thread that holds one region's access while it waits for another's must not meet a thread
+    /// that does the reverse.
     #[inline]
     pub fn access(&self) -> Option<Access<'_>> {
         self.memory.enter().then(|| Access { region: self, on_this_thread: PhantomData })
@@ -205,7 +205,7 @@ impl Region {
         self.len() == 0
     }
 
-    /// Whether it may be written.
+    /// Whether it can be written.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.memory.writable
@@ -216,7 +216,7 @@ impl Region {
         self.memory.start.addr().get() + self.from
     }
 
-    /// Where its bytes lie, to be compared with where others do.
+    /// The addresses of its bytes, to be compared with others'.
     #[inline]
     pub fn addresses(&self) -> Range<usize> {
         self.address()..self.address() + self.len
@@ -281,7 +281,7 @@ impl<T: Plain> Owned<T> {
     /// Revokes the region and returns the vector.
     ///
     /// # Panics
-    /// If somebody else has [revoked](Region::revoke) the region: that has freed the vector.
+    /// If another owner has [revoked](Region::revoke) the region: that has freed the vector.
     pub fn take(self) -> Vec<T> {
         let kept = self.region.take_back().expect("the region was revoked by somebody else");
         let parts: Box<RawParts<T>> = kept.downcast().expect("`own` kept parts of this type");

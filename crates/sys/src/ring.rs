@@ -1,8 +1,8 @@
 //! A ring of small messages between processes: one producer, no lock, no compare-and-swap. It has one consumer, or
 //! several that each see all messages: a **board**.
 //!
-//! Each side writes to its own segment only. The **cells** lie in the producer's: 16 words, two cache lines; the first
-//! word, the *stamp*, is `number << 4 | length`, where messages are numbered from 1. A **tail** lies in each consumer's
+//! Each side writes to its own segment only. The **cells** are in the producer's: 16 words, two cache lines. The first
+//! word, the *stamp*, is `number << 4 | length`; messages are numbered from 1. A **tail** lies in each consumer's
 //! segment: how many messages it has taken. Both must be zero at first.
 //!
 //! # Why it is right
@@ -10,13 +10,13 @@
 //! * *No message is lost or reordered.* The producer writes `n` only if it has seen tails of at least
 //!   `n - capacity`, so the message that lay there was taken, by all. A consumer waits for stamp `n` and nothing else; until
 //!   the producer stores it, the cell's stamp is 0 or that of message `n - capacity`.
-//! * *No message is torn.* The words are stored before the stamp, and that store releases what the consumer's load of
-//!   the stamp acquires: so the consumer reads the words of `n` or later ones. Not later ones: the producer stores
-//!   words of `n + capacity` only after it has acquired tails of at least `n`, which each consumer released after
-//!   it had read the words.
+//! * *No message is torn.* The words are stored before the stamp, and the consumer's load of the stamp acquires what
+//!   the producer's store released. So the consumer reads the words of `n` or later ones. Not later ones: the producer
+//!   stores words of `n + capacity` only after it has acquired tails of at least `n`, which each consumer released
+//!   after it had read the words.
 //! * *A faulty partner does no harm beyond the messages.* The consumer takes an index from its own count and a length
-//!   from four bits. A producer that writes other stamps is never heard again. The producer believes a tail only
-//!   within what it has sent; any other counts as "full".
+//!   from four bits. A producer that writes other stamps is never heard again. The producer believes a tail only within
+//!   the messages that it has sent; any other means "full".
 //!
 //! # Payload rings
 //! Payloads that go with messages but do not fit their cells can lie in a ring of bytes next to the cells. The producer
@@ -55,7 +55,7 @@ pub const fn cells_words(capacity: usize) -> usize {
     capacity * CELL_WORDS
 }
 
-/// Where the words of a message in cell `position` begin, counted in words from the first cell.
+/// The position of the words of a message in cell `position`, counted in words from the first cell.
 #[inline]
 pub const fn message_at(position: usize) -> usize {
     position * CELL_WORDS + 1
@@ -180,7 +180,7 @@ where
         Some(&into[..words.len()])
     }
 
-    /// The next message where it lies, if there is one; its producer leaves it alone until it is [taken](Self::take).
+    /// The next message in its place, if there is one; its producer leaves it alone until it is [taken](Self::take).
     #[inline]
     pub fn next_words(&self) -> Option<&[AtomicU64]> {
         let cell = cell(&self.cells, self.capacity, self.taken);
@@ -206,7 +206,7 @@ where
         position(self.capacity, self.taken)
     }
 
-    /// Whether there is a message; what a sleeper checks after it has announced its sleep.
+    /// Whether there is a message; a sleeper checks this after it has announced its sleep.
     pub fn has_message(&self) -> bool {
         self.next_len(cell(&self.cells, self.capacity, self.taken)).is_some()
     }

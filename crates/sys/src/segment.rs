@@ -31,7 +31,7 @@ pub struct Segment {
     generation: u64,
 }
 
-/// Control words of a segment, kept mapped: what a [`ring`](crate::ring) is made of.
+/// Control words of a segment, kept mapped: a [`ring`](crate::ring) is made of them.
 #[derive(Debug)]
 pub struct Words {
     segment: Arc<Segment>,
@@ -56,7 +56,7 @@ pub enum SegmentError {
     Create {
         /// The size asked for.
         bytes: usize,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The system did not map it.
@@ -66,13 +66,13 @@ pub enum SegmentError {
     Map {
         /// Its size.
         bytes: usize,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// What was received is not a memfd.
+    /// The received descriptor is not a memfd.
     #[error("the descriptor received for a shared segment is no memfd: {source}")]
     NotAMemfd {
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The received segment could still be resized, which would kill any process that touches it.
@@ -83,7 +83,7 @@ pub enum SegmentError {
     },
 }
 
-/// How much address space this process may still take, where that is limited (`ulimit -v`).
+/// How much address space this process can still take, if that is limited (`ulimit -v`).
 pub fn address_space_left() -> Option<usize> {
     let limit = rustix::process::getrlimit(Resource::As).current?;
     // Pages of all mappings; see proc_pid_statm(5).
@@ -117,7 +117,7 @@ impl Segment {
     /// Maps a segment that another process created.
     ///
     /// # Errors
-    /// If it is not what [`create`](Self::create) makes, or cannot be mapped.
+    /// If it is not made by [`create`](Self::create), or cannot be mapped.
     pub fn attach(descriptor: OwnedFd) -> Result<Segment, SegmentError> {
         let not_a_memfd = |errno: Errno| SegmentError::NotAMemfd { source: errno.into() };
         let seals = rustix::fs::fcntl_get_seals(&descriptor).map_err(not_a_memfd)?;

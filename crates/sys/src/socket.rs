@@ -34,16 +34,16 @@ const UNSENT_BYTES: libc::c_int = 256 << 10;
 /// The congestion control that every kernel has, and lets everybody choose unless its administrator has narrowed that.
 const UNPACED: &str = "reno";
 
-/// A piece of what is sent.
+/// A piece of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum IoVec<'a> {
     /// Private memory, such as a header.
     Bytes(&'a [u8]),
-    /// Memory that others may write, such as a payload.
+    /// Memory that others can write, such as a payload.
     Span(Span<'a>),
 }
 
-/// Reads what has arrived on `socket`, at most as much as `into` holds; 0 at the end of the stream.
+/// Reads the bytes that have arrived on `socket`, at most as many as `into` holds; 0 at the end of the stream.
 ///
 /// # Errors
 /// `WouldBlock` if nothing has arrived; whatever else the socket reports.
@@ -80,9 +80,9 @@ pub fn recv_two(socket: impl AsFd, first: Span<'_>, second: Span<'_>) -> io::Res
     })
 }
 
-/// Sends the first [`MOST_PARTS`] of `parts`, in order, with one system call; returns how many bytes of them were
-/// sent, which may be fewer than they have. Never raises `SIGPIPE`. If there is `more` to send at once, a last packet
-/// that is not full may wait for it.
+/// Sends the first [`MOST_PARTS`] of `parts`, in order, with one system call. Returns how many of their bytes were
+/// sent, which can be fewer than they have. Never raises `SIGPIPE`. If there is `more` to send at once, a last packet
+/// that is not full can wait for it.
 ///
 /// # Errors
 /// `WouldBlock` if the socket takes nothing now; whatever else it reports.
@@ -131,8 +131,8 @@ pub fn pass_fds(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>])
     Ok(retry_on_intr(|| rustix::net::sendmsg(&socket, &pieces, &mut control, flags))?)
 }
 
-/// Reads what has arrived on a unix socket, and the descriptors that came with it: 0 bytes at the end of the stream.
-/// At most `most` descriptors are kept, close-on-exec; further ones are closed.
+/// Reads the bytes that have arrived on a unix socket, and the descriptors that came with them: 0 bytes at the end of
+/// the stream. At most `most` descriptors are kept, close-on-exec; further ones are closed.
 ///
 /// # Errors
 /// `WouldBlock` if nothing has arrived; `InvalidInput` if `into` is empty or `most` exceeds [`MOST_DESCRIPTORS`].
@@ -171,10 +171,10 @@ pub fn listen_abstract(name: &[u8]) -> io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-/// Connects to who listens under `name`; see [`listen_abstract`].
+/// Connects to the process that listens under `name`; see [`listen_abstract`].
 ///
 /// # Errors
-/// `ConnectionRefused` if nobody listens; `WouldBlock` if its queue is full.
+/// `ConnectionRefused` if no process listens; `WouldBlock` if its queue is full.
 pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
     let socket = unix_stream()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -219,14 +219,14 @@ pub fn keep_alive(socket: impl AsFd, silence: Duration) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(&socket, 3)?)
 }
 
-/// Sets up a TCP socket for collectives: no delay, large buffers where the system lets us but little in them that cannot
-/// be sent yet. A connection within the host is told not to pace what it sends: it meets no congestion, and BBR, where
-/// that is the system's choice, takes half as long again.
+/// Sets up a TCP socket for collectives: no delay, large buffers if the system permits them, but few unsendable bytes
+/// in them. A connection within the host does not pace its data: it meets no congestion, and BBR, if that is the
+/// system's choice, takes half as long again.
 ///
 /// A receiver that does not read for long is no error: its full buffer stops the sender until it reads.
 ///
-/// A buffer is left to the kernel's own tuning where its limit (`net.core.rmem_max`, `wmem_max`) would give us less
-/// than that tuning does.
+/// A buffer is left to the kernel's own tuning if its limit (`net.core.rmem_max`, `wmem_max`) would give less than that
+/// tuning does.
 ///
 /// # Errors
 /// If it is no TCP socket.
@@ -254,8 +254,8 @@ pub fn tune_tcp_buffers(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The least round trip that the kernel has seen on a TCP connection, from its handshake on: to the other kernel and back, without
-/// the processes. `None` where it has seen none, or does not say (before Linux 4.6).
+/// The least round trip that the kernel has seen on a TCP connection, from its handshake on: to the other kernel and
+/// back, without the processes. `None` if it has seen none, or does not report it (before Linux 4.6).
 pub fn least_round_trip(socket: impl AsFd) -> Option<Duration> {
     let mut info = [0u8; MIN_RTT + size_of::<u32>()];
     let mut length = info.len() as libc::socklen_t;
@@ -291,7 +291,7 @@ pub fn set_wanted(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// What a TCP connection has sent since it was made.
+/// The traffic that a TCP connection has sent since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpSent {
     /// Bytes that the other end has acknowledged.
@@ -301,7 +301,7 @@ pub struct TcpSent {
     pub busy: Duration,
 }
 
-/// Asks the kernel what a TCP connection has sent (`TCP_INFO`). It costs one system call.
+/// Asks the kernel for a TCP connection's traffic (`TCP_INFO`). It costs one system call.
 ///
 /// # Errors
 /// If it is no TCP socket, and `Unsupported` from a kernel without these counters (before Linux 4.10).
@@ -342,8 +342,8 @@ fn set_option(
 
 /// A number that processes of one host, in one network namespace, share: the kernel's boot and the namespace, hashed.
 ///
-/// It is a *claim*, good for guessing whom to try: that two processes share memory is known only once both have mapped
-/// the same segment. Where `/proc` does not tell, it is random, and so nobody's.
+/// It is a *claim*, good for choosing which processes to try: two processes are known to share memory only once both
+/// have mapped the same segment. If `/proc` does not have it, it is random, and matches no other.
 pub fn host_identity() -> u64 {
     let read = || -> io::Result<u64> {
         let boot = fs::read("/proc/sys/kernel/random/boot_id")?;

@@ -1,4 +1,4 @@
-//! Memory as the kernels and sockets see it: a start, a length, and no promise that nobody else writes to it.
+//! Memory for the kernels and sockets: a start, a length, and no promise that no one else writes to it.
 
 use crate::copy;
 use std::cell::UnsafeCell;
@@ -9,9 +9,9 @@ use std::ptr::{self, NonNull};
 
 /// `len` bytes of memory that stay mapped for `'a`.
 ///
-/// A span is to bytes what [`Cell`](std::cell::Cell) is to a value: several spans may cover the same bytes, and
-/// writing through one is seen through the others. It gives no reference to its bytes, only copies, so that memory
-/// shared with other processes can be one. It stays on its thread (it is neither `Send` nor `Sync`).
+/// A span is to bytes what [`Cell`](std::cell::Cell) is to a value: several spans can cover the same bytes, and writing
+/// through one is seen through the others. It gives no reference to its bytes, only copies, so that memory shared with
+/// other processes can be one. It stays on its thread (it is neither `Send` nor `Sync`).
 ///
 /// A span over memory that was only lent for reading is not [writable](Self::is_writable); writing to it panics.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ impl<'a> Span<'a> {
         unsafe { Span::from_raw(NonNull::from(bytes).cast(), len, Kind::Private) }
     }
 
-    /// A span over bytes that may be read only.
+    /// A span over bytes that can only be read.
     pub fn of_shared(bytes: &'a [u8]) -> Self {
         // SAFETY: the borrow lasts for 'a, and such a span only reads.
         unsafe { Span::from_raw(NonNull::from(bytes).cast(), bytes.len(), Kind::Lent) }
@@ -68,7 +68,7 @@ impl<'a> Span<'a> {
         self.len == 0
     }
 
-    /// Whether its bytes may be written.
+    /// Whether its bytes can be written.
     #[inline]
     pub fn is_writable(self) -> bool {
         self.kind != Kind::Lent
@@ -102,7 +102,7 @@ impl<'a> Span<'a> {
         (self.slice(0..at), self.slice(at..self.len))
     }
 
-    /// Copies all bytes of `source` here; the two may overlap.
+    /// Copies all bytes of `source` here; the two can overlap.
     ///
     /// # Panics
     /// If the lengths differ, or this span is not writable.
@@ -114,8 +114,8 @@ impl<'a> Span<'a> {
         unsafe { copy::copy(source.as_ptr(), self.as_mut_ptr(), self.len) }
     }
 
-    /// Copies all bytes of `source` here, faster than [`copy_from`](Self::copy_from) where another core has read what was
-    /// here.
+    /// Copies all bytes of `source` here. This is faster than [`copy_from`](Self::copy_from) if another core has read
+    /// the earlier bytes here.
     ///
     /// # Panics
     /// As [`copy_from`](Self::copy_from).
@@ -126,8 +126,8 @@ impl<'a> Span<'a> {
         unsafe { copy::push(source.as_ptr(), self.as_mut_ptr(), self.len) }
     }
 
-    /// Copies all bytes of `source` here past this core's caches, where the CPU can: for memory that only other cores
-    /// read next. What this thread stores afterwards is seen after these bytes.
+    /// Copies all bytes of `source` here past this core's caches, if the CPU can: for memory that only other cores read
+    /// next. Later stores of this thread are seen after these bytes.
     ///
     /// # Panics
     /// As [`copy_from`](Self::copy_from).
@@ -138,8 +138,8 @@ impl<'a> Span<'a> {
         unsafe { copy::stream(source.as_ptr(), self.as_mut_ptr(), self.len) }
     }
 
-    /// Has the first `most` bytes, or all, brought to this core's caches while it does something else: what is read next, and
-    /// another core has written. CPUs that cannot do nothing.
+    /// Brings the first `most` bytes, or all, to this core's caches in the background: for bytes that another core has
+    /// written and this one reads next. CPUs that cannot do this do nothing.
     #[inline]
     pub fn fetch(self, most: usize) {
         copy::fetch(self.as_ptr(), self.len.min(most));

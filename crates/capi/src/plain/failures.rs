@@ -1,4 +1,4 @@
-//! Versions, and what a thread can ask about its last failure.
+//! Versions, and the details of a thread's last failure.
 
 use crate::{
     codes,
@@ -27,7 +27,7 @@ pub extern "C" fn herringbone_last_error() -> *const c_char {
     last_text()
 }
 
-/// The ranks that this thread's last failure says are lost.
+/// The lost ranks of this thread's last failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn herringbone_lost_ranks(
     ranks: ResultPointer<u32>,

@@ -15,7 +15,7 @@ pub extern "C" fn herringbone_init(communicator: ResultPointer<u64>) -> c_int {
     code_of(|| communicator.fill("communicator", || Ok(shown(Communicator::from_env()?))))
 }
 
-/// Joins a job as the options say.
+/// Joins a job with these options.
 #[unsafe(no_mangle)]
 pub extern "C" fn herringbone_init_with(options: OptionsPointer, communicator: ResultPointer<u64>) -> c_int {
     code_of(|| {
@@ -59,7 +59,7 @@ pub extern "C" fn herringbone_size(communicator: u64, size: ResultPointer<u32>) 
     with(communicator, |group| size.fill("size", || Ok(group.size())))
 }
 
-/// How long an operation may take from now on.
+/// Sets the timeout of later operations.
 #[unsafe(no_mangle)]
 pub extern "C" fn herringbone_set_timeout(communicator: u64, seconds: f64) -> c_int {
     with(communicator, |group| {

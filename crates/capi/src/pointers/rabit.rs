@@ -8,7 +8,7 @@ use std::{
     ptr,
 };
 
-/// What the program is given back when the library calls it: `void *`.
+/// The pointer that the library passes back to the program when it calls it: `void *`.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct ProgramPointer(*mut c_void);
@@ -115,7 +115,7 @@ impl ArrayPointer<TextPointer> {
     }
 }
 
-/// Where a caller learns of bytes of the library: `const char **`, or `char **`.
+/// The place where a caller learns the address of the library's bytes: `const char **`, or `char **`.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct ModelPointer(*mut *const c_char);

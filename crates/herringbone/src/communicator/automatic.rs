@@ -1,4 +1,5 @@
-//! What calls leave to the plan: codecs, which are the same on all ranks, whatever happens to reducers meanwhile, and runs of shards.
+//! Choices that calls leave to the plan: codecs, which are the same on all ranks, whatever happens to reducers
+//! meanwhile, and runs of shards.
 
 use super::{
     handle::{GroupHandle, settings_of},

@@ -1,9 +1,10 @@
-//! Lines of calls: what ranks match by its order though it runs at another time on each of them.
+//! Lines of calls, which ranks match by their order although they run at other times on each rank.
 //!
 //! Ranks match the calls of a group by the order in which they make them. A callback of an operation, or a function on
-//! another thread, runs when it comes to it, so its calls are not in the order of the program's. They form a **line** of their
-//! own, which has a group of its own with the same members. Where the program asks for a line, or for a turn in one, is in the
-//! program's order. So the line's number and the order of its turns are the same on all ranks, whatever runs first.
+//! another thread, runs at some time, so its calls are not in the order of the program's. They form a **line** of their
+//! own, which has a group of its own with the same members. The program's requests for a line, or for a turn in one,
+//! are in the program's order. So the line's number and the order of its turns are the same on all ranks, whatever runs
+//! first.
 
 use super::residuals::Draws;
 use crate::{Result, core::wire::digest, fabric::Fabric};

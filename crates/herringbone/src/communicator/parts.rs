@@ -1,4 +1,5 @@
-//! What is coded or explained, and what moves and folds nothing: parts to one rank, from one rank, from every rank to every other, and messages between two.
+//! Calls that are coded or explained, and calls that only move data: parts to one rank, from one rank, from every rank
+//! to every other, and messages between two.
 
 use super::{
     Communicator, Work, automatic, calling,
@@ -26,7 +27,7 @@ use crate::{
 
 impl Communicator {
     /// Folds `buffer` over all ranks, with coded messages; every rank ends with the same bits in it. Without a
-    /// [tensor](Compression::tensor) what is lost is forgotten.
+    /// [tensor](Compression::tensor) the codec's error is dropped.
     ///
     /// # Errors
     /// See [`ErrorKind`].
@@ -39,7 +40,7 @@ impl Communicator {
         self.in_place(Call::new(Collective::AllReduce, DType::F32, op, buffer.len()), compression, buffer)
     }
 
-    /// What codecs have left of the tensors that have no other [owner](Compression::kept_by) than this group, on this rank.
+    /// The residuals on this rank of tensors that have no other [owner](Compression::kept_by) than this group.
     pub fn residuals(&self) -> &Residuals {
         &self.parts().1.residuals
     }
@@ -57,8 +58,9 @@ impl Communicator {
         self.turn_of("callbacks")
     }
 
-    /// A [`turn`](Self::turn) for code that runs when a message is here, or when the program says. No collective's order tells
-    /// when that is, so these turns are a line of their own, for which the others do not wait.
+    /// A [`turn`](Self::turn) for code that runs when a message is here, or when the program decides. The order of
+    /// collectives does not determine that time, so these turns are a line of their own, and the others do not wait for
+    /// them.
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
@@ -89,8 +91,8 @@ impl Communicator {
         Ok(line.map_or(PROGRAM, |line| line.number))
     }
 
-    /// Which algorithm a collective of `count` elements takes, and why, as `algorithm: reason`; what folds, for a sum:
-    /// averages of integers, whose partial sums are wider, may take another.
+    /// The algorithm of a collective of `count` elements, with its reason, as `algorithm: reason`. Folds are sums:
+    /// averages of integers, whose partial sums are wider, can take another algorithm.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if there is none.
@@ -154,8 +156,8 @@ impl Communicator {
         self.lent(moving(Collective::Gather { root }, size_of_val(input)), None, input, output)
     }
 
-    /// Gathers every rank's `input`, which may differ in length. On rank `root` `counts` says how many elements each rank
-    /// gives; on the others it is empty, as is the output.
+    /// Gathers every rank's `input`, which can differ in length. On rank `root` `counts` has the number of elements of
+    /// each rank; on the others it is empty, as is the output.
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] on all ranks if a rank gives as many as the root does not expect;
@@ -180,8 +182,8 @@ impl Communicator {
         self.lent(moving(Collective::Scatter { root }, size_of_val(output)), None, input, output)
     }
 
-    /// Gives each rank its part of rank `root`'s `input`, which may differ in length. On the root `counts` says how many
-    /// elements each rank gets; on the others it is empty, as is the input.
+    /// Gives each rank its part of rank `root`'s `input`; parts can differ in length. On the root `counts` has the
+    /// number of elements for each rank; on the others it is empty, as is the input.
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] on all ranks if a rank expects as many as the root does not give;
@@ -197,8 +199,8 @@ impl Communicator {
         self.lent(moving(Collective::Scatter { root }, 0), Some(parts), input, output)
     }
 
-    /// Gathers every rank's `input`, which may differ in length, into every rank's `output`; `counts` says how many elements
-    /// each rank gives.
+    /// Gathers every rank's `input`, which can differ in length, into every rank's `output`; `counts` has the number of
+    /// elements of each rank.
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] on all ranks if a rank gives as many as another does not expect;
@@ -217,8 +219,8 @@ impl Communicator {
         self.lent(moving(Collective::AllToAll, part), None, input, output)
     }
 
-    /// The same with parts that may differ in length: `sends` and `receives` say how many elements this rank has for each
-    /// rank, and each for it.
+    /// The same with parts that can differ in length: `sends` has the number of elements of this rank for each rank,
+    /// and `receives` of each rank for this one.
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] on all ranks if a rank sends as many as another does not expect;
@@ -336,8 +338,8 @@ impl Communicator {
         self.group.post_message(&self.fabric, ToOrFrom::To(to), message, false)
     }
 
-    /// Receives a message from a rank, or from any, and returns at once. Its region must not be touched until it is over; then
-    /// [`Pending::source`] says from whom it came.
+    /// Receives a message from a rank, or from any, and returns at once. Its region must not be touched until it is
+    /// over; then [`Pending::source`] is the sender.
     ///
     /// # Errors
     /// If it cannot be issued; see [`ErrorKind`].

@@ -1,4 +1,4 @@
-//! Which codec a call takes, and what is fed back of its tensor.
+//! The codec of a call, and the error feedback of its tensor.
 
 use crate::{
     Error, Result,

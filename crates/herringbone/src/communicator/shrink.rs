@@ -1,4 +1,4 @@
-//! Agreeing with the ranks that are left on who they are.
+//! Agreeing with the other survivors on the members of the next group.
 
 use super::handle::GroupHandle;
 use crate::{

@@ -42,7 +42,7 @@ pub struct JobPlace {
     pub rank: u32,
     /// Its rank on its host.
     pub local_rank: u32,
-    /// Where it listens, as `host:port`: what `herringbone status` asks. Ranks that are threads do not listen.
+    /// The address where it listens, as `host:port`, for `herringbone status`. Ranks that are threads do not listen.
     pub address: Option<String>,
     /// The job's members.
     pub roster: Arc<Roster>,
@@ -52,9 +52,9 @@ pub struct JobPlace {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct JobFigures {
-    /// What it has counted since the job formed.
+    /// Its counters since the job formed.
     pub stats: Stats,
-    /// Its groups, what is under way, its links.
+    /// Its groups, the operations under way, its links.
     pub status: JobStatus,
     /// The group of all ranks, or of the ranks that [shrank](crate::Communicator::shrink) or lost a reducer since;
     /// `None` before the group exists.
@@ -88,7 +88,7 @@ impl JobView {
         }
     }
 
-    /// Where this process is in the job.
+    /// The place of this process in the job.
     pub fn place(&self) -> &JobPlace {
         &self.place
     }

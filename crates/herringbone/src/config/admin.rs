@@ -1,4 +1,4 @@
-//! Where a process shows how it stands, over HTTP.
+//! The pages on which a process shows its state, over HTTP.
 
 use super::{
     environment::Environment,
@@ -8,20 +8,20 @@ use super::{
 use crate::Result;
 use std::fmt;
 
-/// What `HERRINGBONE_ADMIN`, `HERRINGBONE_ADMIN_TOKEN` and `HERRINGBONE_METRICS_FILE` say.
+/// The values of `HERRINGBONE_ADMIN`, `HERRINGBONE_ADMIN_TOKEN` and `HERRINGBONE_METRICS_FILE`.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct AdminSettings {
     /// Host and port of the first rank of a host, or of a server; port 0 is any free one.
     pub listen: Option<(String, u16)>,
-    /// What those have to send that ask for more than whether the process lives.
+    /// The token of clients that ask for more than whether the process lives.
     pub token: Option<String>,
     /// The directory into which metrics are written.
     pub files: Option<String>,
 }
 
 impl AdminSettings {
-    /// What an environment says.
+    /// The settings in an environment.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an address that is none.

@@ -23,13 +23,13 @@ pub enum ParseBytesError {
     /// It is no number.
     #[error("{text:?} is no number of bytes: write 4096, 64K, 1.5M or 1G")]
     NoNumber {
-        /// What was read.
+        /// The text.
         text: String,
     },
     /// It is one that this machine has no number for.
     #[error("{text:?} is too many bytes to count: the most are {}", usize::MAX)]
     TooMany {
-        /// What was read.
+        /// The text.
         text: String,
     },
 }

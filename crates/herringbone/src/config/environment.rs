@@ -7,13 +7,13 @@ use std::{collections::BTreeMap, env, ffi::OsString, fmt};
 #[derive(Clone, Default)]
 pub struct Environment(pub(super) BTreeMap<String, OsString>);
 
-/// What an environment holds for a setting.
+/// The value of a setting in an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Found {
     /// The value, which is not empty.
     pub text: String,
-    /// The variable that holds it; several, joined by colons, where the value is put together.
+    /// The variable that holds it; several, joined by colons, if the value is put together.
     pub variable: String,
 }
 

@@ -1,14 +1,14 @@
-//! Which addresses may be used with which token.
+//! The addresses that can be used with each token.
 
 use crate::{Error, ErrorKind, Result};
 
 /// The shortest token that is used at an address that others reach.
 const TOKEN_CHARACTERS: usize = 16;
 
-/// Whether an address may be used: without a token that nobody guesses loopback only.
+/// Whether an address can be used: without a token that is hard to guess, only loopback.
 ///
 /// # Errors
-/// [`ErrorKind::Auth`], which says how to set one.
+/// [`ErrorKind::Auth`], which explains how to set one.
 pub fn check_exposure(address: std::net::SocketAddr, token: Option<&str>) -> Result<()> {
     let ip = address.ip();
     let characters = token.map_or(0, |token| token.chars().count());

@@ -1,4 +1,4 @@
-//! Which network interface a worker uses: what `HERRINGBONE_IFNAME` means.
+//! The network interface of a worker: the meaning of `HERRINGBONE_IFNAME`.
 
 use super::{
     nearest::{did_you_mean, nearest},

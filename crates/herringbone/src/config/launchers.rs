@@ -1,8 +1,8 @@
 //! Which launcher started this process, and as which rank: read from the variables that launchers set.
 //!
-//! Each reader is a pure function from an [`Environment`] to what one launcher says. [`find`] asks all of them, takes the
-//! first that knows a place, and refuses places that contradict each other. `config/place.rs` makes a
-//! meeting of the place.
+//! Each reader is a pure function from an [`Environment`] to one launcher's assignment. [`find`] asks all of them,
+//! takes the first that knows a place, and refuses places that contradict each other. `config/place.rs` turns the place
+//! into a meeting.
 
 mod assignment;
 mod counted;

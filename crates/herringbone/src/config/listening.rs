@@ -1,4 +1,4 @@
-//! Where to listen, as text.
+//! The address to listen at, as text.
 
 /// The host and the port of `host:port`, where an IPv6 address is in brackets.
 pub(super) fn listen_address(text: &str) -> Option<(String, u16)> {

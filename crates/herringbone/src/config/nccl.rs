@@ -1,4 +1,4 @@
-//! What the environment asks of the plug-in for NCCL: which interfaces it uses, and how many streams each connection has.
+//! The environment's settings for the plug-in for NCCL: its interfaces, and the number of streams of each connection.
 
 use super::{
     interface::{Interfaces, present, usable},
@@ -17,11 +17,11 @@ const NCCLS_IFNAME: &str = "NCCL_SOCKET_IFNAME";
 pub struct NcclInterface {
     /// Its name, such as `eth0`.
     pub name: String,
-    /// Where connections to it are accepted: its first IPv4 address, else its first address.
+    /// The address where connections to it are accepted: its first IPv4 address, else its first address.
     pub address: IpAddr,
 }
 
-/// What the plug-in for NCCL is set up with.
+/// The settings of the plug-in for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NcclNetwork {

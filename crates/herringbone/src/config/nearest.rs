@@ -1,4 +1,4 @@
-//! What somebody probably meant by a name that is none.
+//! The name that was probably meant by an unknown one.
 
 use crate::core::algorithm::Algorithm;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ pub(crate) fn did_you_mean(found: Option<&str>) -> String {
     found.map(|name| format!("; did you mean {name}?")).unwrap_or_default()
 }
 
-/// A text that is none of the names that it may be; its message lists them, and the nearest one.
+/// A text that is none of the valid names; its message lists them, and the nearest one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}{}", did_you_mean(*.nearest))]
 pub struct UnknownName {
@@ -41,7 +41,7 @@ impl UnknownName {
 /// Reads an algorithm's name with its parameters, as `HERRINGBONE_ALGORITHM` holds it.
 ///
 /// # Errors
-/// [`UnknownName`], which unlike the error of [`Algorithm`]'s own `from_str` says what is nearest.
+/// [`UnknownName`], which unlike the error of [`Algorithm`]'s own `from_str` has the nearest name.
 pub fn parse_algorithm(text: &str) -> Result<Algorithm, UnknownName> {
     Algorithm::from_str(text).map_err(|error| {
         let name = text.split('(').next().unwrap_or(text);

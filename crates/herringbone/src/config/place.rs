@@ -18,7 +18,8 @@ impl Environment {
     /// The launcher that is used and the place that it gives, in words; `None` if no launcher started this process.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if launchers contradict each other, or if one does not say enough.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if launchers contradict each other, or if one gives too little
+    /// information.
     pub fn place(&self) -> Result<Option<String>> {
         Ok(launchers::find(self)?.map(|place| place.to_string()))
     }
@@ -78,8 +79,8 @@ impl Environment {
 }
 
 impl Config {
-    /// What the environment says: the place that a launcher gives this process, and the settings of the table above. The
-    /// log says which launcher counted (`HERRINGBONE_LOG=info`), and warns if there is none.
+    /// The settings of the environment: the place that a launcher gives this process, and the table above. The log
+    /// shows which launcher was used (`HERRINGBONE_LOG=info`), and warns if there is none.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that makes no sense, for launchers that contradict each

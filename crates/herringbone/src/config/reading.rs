@@ -38,8 +38,8 @@ use std::{
 };
 
 impl Environment {
-    /// What is wrong with it: each setting that cannot be used by itself, or else how they do not go together. Names that are
-    /// no settings are [`settings::unknown`].
+    /// Its problems: each setting that cannot be used by itself, or otherwise the contradictions between them. Names
+    /// that are no settings are [`settings::unknown`].
     pub fn problems(&self) -> Vec<Error> {
         let alone = |setting: &Setting| {
             let names = setting.fallbacks.iter().flat_map(|names| names.iter()).chain([&setting.name]);
@@ -78,7 +78,7 @@ impl Environment {
     /// The rules of `HERRINGBONE_PLAN`, whose files are not read yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what are none, which says where.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for invalid rules, with the place.
     pub fn plan(&self) -> Result<Option<PlanRules>> {
         let Some(found) = settings::PLAN.find(self)? else { return Ok(None) };
         PlanRules::parse(&found.text).map(Some).map_err(|error| Error::config(&found.variable, error))
@@ -115,7 +115,7 @@ impl Environment {
     /// The constants in the file that `HERRINGBONE_CALIBRATION` names.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with the line where it is wrong.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with the line of the error.
     pub fn calibration(&self) -> Result<Option<Calibration>> {
         let Some(found) = settings::CALIBRATION.find(self)? else { return Ok(None) };
         let path = found.text.as_str();
@@ -124,10 +124,10 @@ impl Environment {
         Calibration::parse(&text).map(Some).map_err(|error| wrong(&error))
     }
 
-    /// Where `HERRINGBONE_FOLD_ORDER` takes the order of additions from.
+    /// The fold order of `HERRINGBONE_FOLD_ORDER`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what it cannot be.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid value.
     pub fn fold_order(&self) -> Result<Option<FoldOrder>> {
         let Some(found) = settings::FOLD_ORDER.find(self)? else { return Ok(None) };
         let unknown = |_| UnknownName::none_of(&found.text, &FoldOrder::ALL.map(FoldOrder::name));
@@ -138,8 +138,8 @@ impl Environment {
     /// `FILE#NAME`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with line and column where it is no topology,
-    /// and for links that only the ranks of a job can measure.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with line and column if it is no
+    /// topology, and for links that only the ranks of a job can measure.
     pub fn wiring(&self) -> Result<Wiring> {
         let Some(trees) = self.trees()? else { return Ok(Wiring::default()) };
         match trees.measuring.at_start {
@@ -152,15 +152,15 @@ impl Environment {
         }
     }
 
-    /// Up to how many elements one tree carries the whole buffer, if `HERRINGBONE_TREE_ARRAY_BOUND` says it.
+    /// Up to how many elements one tree carries the whole buffer, if `HERRINGBONE_TREE_ARRAY_BOUND` is set.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what is no number of elements.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that is no number of elements.
     pub fn tree_bound(&self) -> Result<Option<u64>> {
         Ok(self.parsed(&settings::TREE_ARRAY_BOUND)?.map(|Elements(bound)| bound))
     }
 
-    /// What the settings say of the choice of algorithms.
+    /// The settings for the choice of algorithms.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for one that cannot be read.
@@ -255,7 +255,7 @@ impl FromStr for Elements {
 }
 
 impl Config {
-    /// What was said of the choice of algorithms.
+    /// The settings for the choice of algorithms.
     pub fn guided_by(&self) -> &Guidance {
         &self.guidance
     }
@@ -265,7 +265,7 @@ impl Config {
         !self.reducers.is_empty()
     }
 
-    /// As [`from_env`](Self::from_env), for a worker that meets no other one: where rank 0 is may be unknown.
+    /// As [`from_env`](Self::from_env), for a worker that meets no other one: the address of rank 0 can be unknown.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that makes no sense.
@@ -295,7 +295,7 @@ impl Config {
     /// As [`with_env`](Self::with_env), from an environment, and without a word in the log of names that are no settings.
     ///
     /// # Errors
-    /// As `with_env`, but for settings of the log and of pages.
+    /// As `with_env`, except for settings of the log and of pages.
     pub fn with_environment(mut self, environment: &Environment) -> Result<Self> {
         self.token = environment.token()?;
         if let Some(reducers) = environment.listed(&settings::REDUCERS)? {
@@ -410,7 +410,7 @@ fn is_first_warning(path: &str) -> bool {
     WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned())
 }
 
-/// Why a token's file keeps no secret, if everybody on this machine may read or change it.
+/// Why a token's file keeps no secret, if every user of this machine can read or change it.
 pub fn token_openness(path: &str) -> Option<String> {
     let mode = fs::metadata(path).ok()?.mode() & 0o777;
     let what = match mode & 0o007 {

@@ -4,13 +4,14 @@ use super::{Config, interface::present, launchers, resolve};
 use crate::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// The address that a worker listens at, tells the others and calls from, and where it comes from.
+/// The address at which a worker listens, which it tells the others and from which it calls, and the source of that
+/// address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
     /// The address.
     pub address: IpAddr,
-    /// The interface that has it, where one of this host's is up and has it.
+    /// The interface that has it, if one of this host's is up and has it.
     pub interface: Option<String>,
     /// Whether a setting has chosen it. Else it is the one on the way.
     pub is_chosen: bool,

@@ -1,5 +1,5 @@
-//! Every variable of the environment that Herringbone reads, as data: what [`Config`](crate::Config) reads,
-//! `herringbone settings` prints, the documentation shows and misspelt names are compared with.
+//! Every variable of the environment that Herringbone reads, as data. [`Config`](crate::Config) reads them,
+//! `herringbone settings` and the documentation show them, and misspelt names are compared with them.
 
 pub use super::{
     bytes::{Bytes, ParseBytesError},
@@ -18,9 +18,9 @@ use std::{path::PathBuf, sync::Once};
 pub struct Setting {
     /// Its name, which begins with `HERRINGBONE_`.
     pub name: &'static str,
-    /// What it decides.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// What it may hold, with the unit where there is one.
+    /// The valid values, with the unit if there is one.
     pub values: &'static str,
     /// The default, in words: the value if neither it nor a fallback is set.
     pub default: &'static str,
@@ -29,7 +29,7 @@ pub struct Setting {
     pub fallbacks: &'static [&'static [&'static str]],
     /// Who reads it.
     pub readers: &'static [Reader],
-    /// Whether nobody may be shown what it holds.
+    /// Whether its value must not be shown.
     pub secret: bool,
 }
 
@@ -477,11 +477,11 @@ pub(crate) fn timeline_folder() -> Option<PathBuf> {
     (!found.text.is_empty()).then(|| found.text.into())
 }
 
-/// Checks what concerns every kind of process: the values of `HERRINGBONE_LOG` and `HERRINGBONE_LOG_FORMAT`, and the names in the
-/// environment. A name that is no setting's is worth a warning, once per process.
+/// Checks settings of every kind of process: the values of `HERRINGBONE_LOG` and `HERRINGBONE_LOG_FORMAT`, and the
+/// names in the environment. A name that is no setting's causes a warning, once per process.
 ///
-/// [`Config::from_env`](crate::Config::from_env) and [`with_env`](crate::Config::with_env) do this, where only rank 0 warns; a
-/// program that only runs a reducer calls it.
+/// [`Config::from_env`](crate::Config::from_env) and [`with_env`](crate::Config::with_env) do this, and then only rank
+/// 0 warns; a program that only runs a reducer calls it.
 ///
 /// # Errors
 /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a wrong value.

@@ -1,4 +1,4 @@
-//! How many TCP streams a connection of the plug-in for NCCL has, as texts say it.
+//! How many TCP streams a connection of the plug-in for NCCL has, as a text.
 
 /// The most streams of a connection: as many as NCCL's own sockets have.
 const MOST_STREAMS: usize = 64;

@@ -1,4 +1,4 @@
-//! Through what messages go.
+//! The transports of messages.
 
 use super::UnknownName;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What a process knows of the links between ranks.
+//! A process's knowledge of the links between ranks.
 
 use crate::core::{session::Measuring, topology::Wiring};
 

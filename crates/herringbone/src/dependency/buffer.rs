@@ -16,7 +16,7 @@ impl<T> EngineBuffer<T> {
         Self { values: Arc::new(Mutex::new(values)), variable }
     }
 
-    /// What operations that use the values declare.
+    /// The variable that operations on the values declare.
     pub fn variable(&self) -> &Variable {
         &self.variable
     }

@@ -73,7 +73,7 @@ impl DependencyEngine {
         })
     }
 
-    /// What ends an operation when a collective that it has issued is over.
+    /// A handle that ends an operation when a collective that it has issued is over.
     pub fn follower(&self) -> Follower {
         Follower(self.completer.clone())
     }

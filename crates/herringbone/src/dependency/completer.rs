@@ -1,4 +1,4 @@
-//! Collectives that are under way, and what is to happen at their ends.
+//! Collectives that are under way, and the actions at their ends.
 
 use crate::{Result, work::Pending};
 use std::{

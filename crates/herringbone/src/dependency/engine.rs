@@ -25,10 +25,11 @@ use std::{
 /// With so many operations pending, a push waits.
 const MOST_PENDING: usize = 1 << 16;
 
-/// What a call of a dependency engine returns.
+/// The result of a call of a dependency engine.
 pub type DependencyResult<T> = std::result::Result<T, DependencyError>;
 
-/// Runs functions on threads of its own, each as soon as what it reads and mutates is free. Dropping it closes it.
+/// Runs functions on threads of its own, each as soon as the variables that it reads and mutates are free. Dropping it
+/// closes it.
 pub struct DependencyEngine {
     scheduler: Arc<Scheduler>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -42,7 +43,7 @@ pub struct DependencyEngine {
 
 /// A tag for something that operations read and mutate; the engine never sees the thing. Clones are the same variable.
 ///
-/// It may be dropped at any time: operations that were pushed on it are not affected.
+/// It can be dropped at any time: operations that were pushed on it are not affected.
 #[derive(Clone)]
 pub struct Variable(Arc<Tag>);
 
@@ -75,14 +76,14 @@ impl fmt::Debug for Variable {
     }
 }
 
-/// What an operation says of itself.
+/// The declarations of an operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uses<'a> {
-    /// What errors, pictures and traces call it.
+    /// Its name in errors, pictures and traces.
     pub name: Option<&'a str>,
-    /// What it reads.
+    /// The variables that it reads.
     pub reads: &'a [&'a Variable],
-    /// What it mutates; this may be read, too.
+    /// The variables that it mutates; it can also read them.
     pub mutates: &'a [&'a Variable],
     /// The ready operation with the highest priority begins first.
     pub priority: i32,
@@ -97,8 +98,8 @@ impl DependencyEngine {
         Self::new_around(threads, |live| live())
     }
 
-    /// As [`new`](Self::new); each thread calls `around` once, with its whole life, which that calls. So what a thread needs for
-    /// all functions, such as an interpreter's state, is made once.
+    /// As [`new`](Self::new). Each thread calls `around` once, and passes it the thread's whole life, which `around`
+    /// calls. So state that a thread needs for all functions, such as an interpreter's, is made once.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -164,8 +165,8 @@ impl DependencyEngine {
         Variable(Arc::new(Tag { scheduler: self.scheduler.clone(), number }))
     }
 
-    /// Pushes a function that reads and mutates what these variables stand for. It runs on a thread of the engine; one that
-    /// panics has failed.
+    /// Pushes a function that reads and mutates the data of these variables. It runs on a thread of the engine; one
+    /// that panics has failed.
     ///
     /// # Errors
     /// [`Closed`](DependencyError::Closed), [`Forked`](DependencyError::Forked), or [`Foreign`](DependencyError::Foreign).
@@ -179,7 +180,8 @@ impl DependencyEngine {
         self.push_as(Uses { name: None, reads, mutates, priority }, function)
     }
 
-    /// Pushes a function whose operation ends when [`OnComplete`] is used, which may be after it returns and on any thread.
+    /// Pushes a function whose operation ends when [`OnComplete`] is used, which can be after it returns and on any
+    /// thread.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -245,10 +247,10 @@ impl DependencyEngine {
         }
     }
 
-    /// Waits until what was pushed before on `variable` and mutates it is over.
+    /// Waits until all earlier operations that mutate `variable` are over.
     ///
     /// # Errors
-    /// [`Failed`](DependencyError::Failed) if the variable is spoiled; it no longer is then, for what is pushed later.
+    /// [`Failed`](DependencyError::Failed) if the variable is spoiled. This clears it for later operations.
     pub fn wait(&self, variable: &Variable) -> DependencyResult<()> {
         let mut waiting = self.begin_wait(variable)?;
         loop {
@@ -305,9 +307,9 @@ impl DependencyEngine {
         if self.is_forked() { None } else { self.scheduler.with(|queues| queues.unreported()) }
     }
 
-    /// Runs what can run, and ends the threads. What waits for an operation that has not ended then never runs.
+    /// Runs what can run, and ends the threads. Operations that wait for one that has not ended then never run.
     ///
-    /// A function of the engine may call it; then the threads end after that function.
+    /// A function of the engine can call it; then the threads end after that function.
     pub fn close(&self) {
         while !self.close_for(Duration::MAX) {}
     }
@@ -348,7 +350,7 @@ impl DependencyEngine {
         picture::picture(&queues)
     }
 
-    /// Keeps what runs from now on, for [`trace`](Self::trace).
+    /// Records all later functions, for [`trace`](Self::trace).
     pub fn record(&self) {
         if !self.is_forked() {
             self.scheduler.with_recorder(Recorder::begin);

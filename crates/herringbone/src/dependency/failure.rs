@@ -1,4 +1,4 @@
-//! What becomes of a function that fails.
+//! The failure of a function.
 
 use std::{
     error::Error,
@@ -47,7 +47,7 @@ impl OperationFailure {
         self.0.name.as_deref()
     }
 
-    /// What its function returned.
+    /// The error of its function.
     pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0.error
     }
@@ -87,11 +87,11 @@ impl Error for OperationFailure {
     }
 }
 
-/// What a dependency engine answers instead of doing as it is asked.
+/// The error of a dependency engine's call.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum DependencyError {
-    /// A function failed; what it mutates is spoiled until a wait has told this.
+    /// A function failed; its mutated variables are spoiled until a wait has reported this.
     Failed(OperationFailure),
     /// A variable of another engine.
     Foreign,

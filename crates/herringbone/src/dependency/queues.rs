@@ -1,4 +1,5 @@
-//! The queues of the variables: who may begin, who has to wait, what a failure spoils. Pure: no threads, no locks, no clock.
+//! The queues of the variables: which operations can begin, which have to wait, and which a failure spoils. Pure: no
+//! threads, no locks, no clock.
 //!
 //! Each variable has a queue of the operations that use it, in the order of their pushes. Reads at its head hold it together,
 //! a write holds it alone. An operation is ready when it holds all its variables. As a push enters all its queues at once,

@@ -1,4 +1,4 @@
-//! What has run, when and where: for a trace.
+//! Records the functions that have run, when and where, for a trace.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 

@@ -1,4 +1,4 @@
-//! What the scheduler is synchronised with. Its test with loom compiles it with loom's in their place.
+//! The synchronisation of the scheduler. Its test with loom compiles it with loom's in their place.
 
 pub(crate) use std::{
     sync::{Condvar, Mutex, MutexGuard},

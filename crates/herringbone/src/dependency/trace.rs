@@ -1,4 +1,4 @@
-//! What has run, as a trace.
+//! The functions that have run, as a trace.
 
 use super::recorder::{RecordedOperation, Recorder};
 use crate::core::trace::{Argument, TraceRow, TraceWriter};

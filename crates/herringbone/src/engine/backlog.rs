@@ -1,4 +1,4 @@
-//! What waits: operations for their links, their memory or their turn, and frames for their operations.
+//! The waiting lines: operations wait for their links, their memory or their turn, and frames for their operations.
 
 use super::{
     early::{Content, EarlyArrivals, Parked},

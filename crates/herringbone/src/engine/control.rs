@@ -1,4 +1,5 @@
-//! What the surroundings tell the engine: links that are made, processes that die or leave, what the hub says, and time.
+//! The engine's input from its surroundings: links that are made, processes that die or leave, the hub's messages, and
+//! time.
 
 use super::{
     Engine, disband, fences,

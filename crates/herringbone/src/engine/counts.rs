@@ -1,4 +1,4 @@
-//! How many groups this process has made, of each kind: what names groups to which programs give no name.
+//! How many groups this process has made, of each kind. These numbers name groups to which programs give no name.
 
 use crate::core::session::control::Ordinal;
 use std::{collections::BTreeMap, ops::Range};

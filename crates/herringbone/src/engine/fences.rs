@@ -1,4 +1,4 @@
-//! How groups agree about what went wrong, and what fails because of it.
+//! How groups agree about a failure, and which operations fail because of it.
 
 use super::{
     failure::{explained, left_because},

@@ -1,4 +1,4 @@
-//! A group, as one of its ranks (or a reducer) sees it: who is in it, what its calls mean, where it stands.
+//! A group, as one of its ranks (or a reducer) sees it: its members, the meaning of its calls, its state.
 
 pub(crate) use super::{
     plans::Planned,

@@ -1,4 +1,4 @@
-//! The groups that this process is in, and what is called in them.
+//! The groups that this process is in, and the calls in them.
 
 use super::{counts::Counts, group::Group, links::Links, outbox::Outbox, peer_waits::PeerWaits};
 #[cfg(any(test, feature = "simulator"))]

@@ -1,4 +1,4 @@
-//! What arrives: checked against what was agreed, then handed to its operation, or kept until that begins.
+//! Incoming data: checked against the agreements, then handed to its operation, or kept until that begins.
 
 use super::{
     Engine, begin,

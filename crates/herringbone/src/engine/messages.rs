@@ -1,4 +1,4 @@
-//! Mail between two ranks of a group, by tag: [`Mailbox`] says which receive gets which message, and groups of the two
+//! Messages between two ranks of a group, by tag: [`Mailbox`] matches messages with receives, and groups of the two
 //! ranks carry them.
 //!
 //! Between two ranks there are four such groups, two for each direction. One carries the sender's announcements and the

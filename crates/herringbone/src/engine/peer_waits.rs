@@ -1,4 +1,4 @@
-//! In what ranks wait, as the hub has shown it: why they do not come to a call of another group.
+//! The calls in which ranks wait, as the hub has reported: they explain why ranks do not call another group.
 
 use crate::{
     clock::Moment,

@@ -1,4 +1,4 @@
-//! What calls mean to a group: planned, proved and compiled once, and kept by call. A group is of one epoch.
+//! The plans of a group's calls: planned, proved and compiled once, and kept by call. A group is of one epoch.
 
 use super::settings::Settings;
 use crate::{

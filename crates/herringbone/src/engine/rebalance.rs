@@ -1,5 +1,5 @@
-//! How plans follow the ports of hosts while a job runs; see [`core`'s rebalancing](crate::core::session::rebalance). What connections
-//! have sent is read here, and what was agreed on is said here.
+//! How plans follow the ports of hosts while a job runs; see [`core`'s rebalancing](crate::core::session::rebalance).
+//! This module reads the traffic of connections, and logs the agreements.
 
 use super::{group::Group, outbox::Event, runtime::Runtime};
 use crate::{

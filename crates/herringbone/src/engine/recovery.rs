@@ -1,5 +1,5 @@
-//! What becomes of a group's operations when a reducer is lost: they are finished by the workers, and later ones use the
-//! reducers that are left. See [`core`'s recovery](crate::core::session::recovery).
+//! A group's operations when a reducer is lost: the workers finish them, and later ones use the remaining reducers. See
+//! [`core`'s recovery](crate::core::session::recovery).
 //!
 //! Two groups follow a group that has lost a reducer. Its **repair group** has no reducers. All ranks do the unfinished
 //! part of each operation there, as broadcasts and all-reduces of stretches of the user's buffers. They keep the order

@@ -1,4 +1,4 @@
-//! What a reducer makes of what workers tell it: it plans nothing by itself.
+//! A reducer's use of the workers' messages: it plans nothing by itself.
 
 use super::{plans::Plans, settings::Settings};
 use crate::{

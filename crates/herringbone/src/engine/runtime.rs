@@ -1,5 +1,6 @@
-//! What operations run with: the groups that they belong to, the links that carry them, where they wait, and where what is left
-//! to do is put. And how an operation runs, from the call to its end; how it is begun is [elsewhere](super::begin).
+//! The surroundings of operations: their groups, the links that carry them, the lines in which they wait, and the
+//! outbox for later work. This module also runs an operation from the call to its end; it is begun
+//! [elsewhere](super::begin).
 
 use super::{
     backlog::Backlog,

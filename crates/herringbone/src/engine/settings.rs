@@ -1,4 +1,4 @@
-//! What makes a group: the same on all its ranks, except for which of them this is.
+//! The settings of a group: the same on all its ranks, except for the number of this rank.
 
 use crate::{
     config::Transport,

@@ -1,4 +1,4 @@
-//! How an engine stands, for those who ask: its groups, what is under way and for whom that waits, its links.
+//! The status of an engine: its groups, its operations with the ranks for which they wait, its links.
 
 use super::{Engine, group::Group, links::Links, recovery::Redone};
 use crate::{

@@ -1,6 +1,6 @@
 //! A small operation of a thread that waits for it, run straight through while nothing else is under way.
 //!
-//! The engine's lock is let go where the thread yields. A thread that takes it meanwhile for anything else first
+//! The engine's lock is released while the thread yields. A thread that takes it meanwhile for anything else first
 //! [interrupts](Runner::engine) the run, which is an operation like any other from then on.
 
 use super::{Engine, buffers::are_usable, early::Parked, outbox::Ended, refused::Refused, runtime::Runtime};

@@ -1,4 +1,4 @@
-//! What an engine is to look at later, and when.
+//! The engine's future tasks, with their times.
 
 use crate::clock::Moment;
 use std::collections::BTreeMap;

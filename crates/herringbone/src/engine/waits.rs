@@ -1,4 +1,4 @@
-//! Who waits: what the hub is told of calls that have waited for long, and what it says of ranks that have not come to them.
+//! Waiting ranks: the reports to the hub about calls that have waited for long, and the hub's reports about late ranks.
 //!
 //! For each group, a rank reports the call in which it waits: the oldest that has not ended, whether it runs or waits
 //! for a link. The others wait behind it, and a rank that has called it has called all earlier ones.

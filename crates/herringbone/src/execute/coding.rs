@@ -1,4 +1,4 @@
-//! Steps that encode and decode, over memory that other processes may write: block by block, through copies.
+//! Steps that encode and decode, over memory that other processes can write: block by block, through copies.
 //!
 //! A coded message lies in its slot behind a prefix with its length, because frames of local ranks' messages stay with
 //! their senders. Every message is checked as it is read, whichever rank wrote it.

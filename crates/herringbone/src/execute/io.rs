@@ -1,4 +1,4 @@
-//! What an operation needs of the engine.
+//! The services of the engine for an operation.
 
 use super::{issue::Identity, staging::Staging};
 use crate::{

@@ -1,4 +1,4 @@
-//! What was called: an operation before it runs.
+//! A call: an operation before it runs.
 
 use crate::{
     clock::Moment,

@@ -1,4 +1,4 @@
-//! Where the values lie that a step reads and writes, in whatever order a program is run.
+//! The places of the values that a step reads and writes, in whatever order a program is run.
 
 use crate::{
     core::{

@@ -1,4 +1,4 @@
-//! Lists for a fold, gathered without allocation where they are short.
+//! Lists for a fold, gathered without allocation if they are short.
 
 /// Items for which no memory is allocated.
 const FEW: usize = 8;

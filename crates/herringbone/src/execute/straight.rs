@@ -1,7 +1,7 @@
 //! An operation that one thread runs from beginning to end, in the order of its program.
 //!
-//! Between ranks that share memory, most of a small operation's time would go into looking up what a frame is for and
-//! counting what a step still waits for. Both are known if the proof shows that ranks can run their programs strictly
+//! Between ranks that share memory, most of a small operation's time would go into looking up the purpose of each frame
+//! and counting each step's dependencies. Both are known if the proof shows that ranks can run their programs strictly
 //! in order ([`Verified::serial`](crate::core::verify::Verified::serial)), and nothing else is under way. The next step
 //! then waits for the next frames of certain ranks. Steps and frames are the same as in any other operation, worked out
 //! once, in a [`Script`]. At any step the straight run can [become](Straight::into_operation) an ordinary operation.

@@ -1,4 +1,4 @@
-//! The caller's side of the handshake, and what follows it: blocking, with a deadline, on threads of their own.
+//! The caller's side of the handshake, and the messages after it: blocking, with a deadline, on threads of their own.
 
 use super::owner;
 use crate::{

@@ -1,4 +1,4 @@
-//! Where the ranks of a world meet: rank 0 listens, the others learn its address, and all know one secret.
+//! The meeting place of a world's ranks: rank 0 listens, the others learn its address, and all know one secret.
 //!
 //! A token that is set never travels. If none is set and a store is shared, rank 0 draws a key for this job alone, and
 //! the store holds that key. A process that can read the store can join this job, and no other.

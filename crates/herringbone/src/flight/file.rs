@@ -1,4 +1,4 @@
-//! Where records go, and how they are written: whole or not at all, and never with an error for the program.
+//! The files of records. They are written whole or not at all, and never cause an error for the program.
 
 use super::{FlightRecord, json, torch_pickle};
 use crate::core::session::{Role, handshake::Identity};
@@ -53,7 +53,7 @@ impl FlightFormat {
 
 static IS_OF_TORCH: AtomicBool = AtomicBool::new(false);
 
-/// Has this process write its records in this form; JSON if nothing is said.
+/// Makes this process write its records in this form; the default is JSON.
 pub fn write_as(format: FlightFormat) {
     IS_OF_TORCH.store(format == FlightFormat::Torch, Ordering::Relaxed);
 }
@@ -209,7 +209,7 @@ fn make_own(folder: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
 }
 
-/// Writes a record to a file, which is there whole or not at all. Nobody but this user may read it.
+/// Writes a record to a file, which is complete or does not exist. Only this user can read it.
 ///
 /// # Errors
 /// Errors of the file system, with the name of the file.

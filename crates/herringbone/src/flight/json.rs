@@ -1,4 +1,5 @@
-//! A record as JSON. A name of the format ends in its version: fields may join it, none changes its meaning within one.
+//! A record as JSON. A name of the format ends in its version. New fields can be added within a version, but none
+//! changes its meaning.
 
 use super::value::{FlightValue, map};
 use crate::core::{
@@ -11,8 +12,8 @@ use crate::core::{
 /// What the first field of a file says.
 const FORMAT: &str = "herringbone-flight-1";
 
-/// A record as a JSON object: docs/flight.md lists its fields. Moments are nanoseconds of the monotonic clock; `taken` has what both
-/// clocks showed when the record was taken.
+/// A record as a JSON object: docs/flight.md lists its fields. Moments are nanoseconds of the monotonic clock; `taken`
+/// has the values of both clocks when the record was taken.
 pub fn json(record: &FlightRecord) -> String {
     map([
         ("format", FORMAT.into()),

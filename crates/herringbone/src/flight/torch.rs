@@ -1,4 +1,4 @@
-//! A record as PyTorch's flight recorder writes its own: what `torchfrtrace` (`torch.distributed.flight_recorder`) reads.
+//! A record in the form of PyTorch's flight recorder, for `torchfrtrace` (`torch.distributed.flight_recorder`).
 //!
 //! The fields are the same as in `FlightRecorder.hpp` of PyTorch 2.15. The reader's treatment of them decides how some
 //! are filled:
@@ -7,7 +7,8 @@
 //! * `collective_seq_id` is the number that errors name: of the operation in its group, from 0.
 //! * The reader expects an operation of all ranks of its group. So messages are in groups of their own, one for each sender,
 //!   receiver and tag, in which both ends of a message have one number.
-//! * What has failed stands where it was when it failed, as that library's operations do: `started` or `scheduled`.
+//! * Failed operations keep their state at the time of the failure, as that library's operations do: `started` or
+//!   `scheduled`.
 
 use super::value::{FlightValue, map};
 use crate::core::{

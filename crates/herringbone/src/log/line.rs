@@ -19,8 +19,8 @@ pub enum LogFormat {
     /// `[TIME LEVEL herringbone WHO, job NAME] MESSAGE`.
     #[default]
     Text,
-    /// One object per line, with the keys `time`, `level`, `target`, `who`, `rank`, `job`, `peer` and `message`. Keys without a
-    /// value are left out.
+    /// One object per line, with the keys `time`, `level`, `target`, `who`, `rank`, `job`, `peer` and `message`. Keys
+    /// without a value are left out.
     Json,
 }
 

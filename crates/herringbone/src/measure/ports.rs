@@ -1,4 +1,4 @@
-//! What the ports of hosts carry: each host in turn receives from all others at once, then sends to all at once.
+//! Measures the rates of hosts' ports: each host in turn receives from all others at once, then sends to all at once.
 
 use super::{PINGS_OF_FLOW, Peer};
 use crate::{
@@ -57,7 +57,7 @@ impl<'a> PortMeasurement<'a> {
         2 * TURN_REPEATS * self.most_hosts()
     }
 
-    /// How long it takes at most, where each port carries 10 Mbit/s or more.
+    /// The longest time, if each port carries 10 Mbit/s or more.
     pub fn limit(&self) -> Duration {
         longest(self.turns())
     }
@@ -66,7 +66,8 @@ impl<'a> PortMeasurement<'a> {
         self.blocks.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Measures. All ranks of the group get the same ports; `None` where all share a host. `done` hears of each turn that has ended.
+    /// Measures. All ranks of the group get the same ports; `None` if all share a host. `done` is called after each
+    /// turn.
     ///
     /// # Errors
     /// Errors of messages; see [`ErrorKind`](crate::ErrorKind).

@@ -1,4 +1,4 @@
-//! What the uplinks of sites carry: all hosts of a site receive from others at once, then send to others at once.
+//! Measures the rates of sites' uplinks: all hosts of a site receive from others at once, then send to others at once.
 
 use super::ports::{TurnFlows, longest};
 use crate::{
@@ -12,8 +12,9 @@ use std::{fmt, time::Duration};
 
 /// A measurement of the uplinks of sites that is about to begin. All ranks of the group make one and run it.
 ///
-/// Which hosts are a site follows from the links between them and their ports ([`found_sites`]), so measure these first. Between
-/// two hosts a link carries what no other pair takes of the uplink, which tells nothing of many pairs: so all hosts of a site measure at once.
+/// The sites follow from the links between hosts and their ports ([`found_sites`]), so measure these first. The rate of
+/// a link between two hosts depends on other pairs' use of the uplink, and does not show the rate of many pairs. So all
+/// hosts of a site measure at once.
 pub struct SiteMeasurement<'a> {
     comm: &'a Communicator,
     of_ranks: Vec<u8>,
@@ -34,7 +35,7 @@ impl<'a> SiteMeasurement<'a> {
         TURN_REPEATS * self.turns.len()
     }
 
-    /// How long it takes at most, where each uplink carries 10 Mbit/s or more.
+    /// The longest time, if each uplink carries 10 Mbit/s or more.
     pub fn limit(&self) -> Duration {
         longest(self.turns())
     }

@@ -1,4 +1,4 @@
-//! Adaptive summation: two tensors add up where they are orthogonal, and average where they are parallel.
+//! Adaptive summation: two tensors are added if they are orthogonal, and averaged if they are parallel.
 
 use super::{NamedFailure, scale::open};
 use crate::{Communicator, DType, MessageRequest, Region, core::element::Element, sys::span::Span};

@@ -15,7 +15,7 @@ use std::{
 /// How the least time of a cycle and the most bytes of an operation are tuned.
 #[derive(Clone, Debug)]
 pub struct AutotuneOptions {
-    /// Where rank 0 writes what it has tried.
+    /// The file in which rank 0 logs its trials.
     pub log: Option<PathBuf>,
     /// How many samples are thrown away first.
     pub warmup_samples: u32,

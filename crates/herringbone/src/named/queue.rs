@@ -20,15 +20,15 @@ use std::{
 /// A named operation with its memory.
 #[derive(Debug)]
 pub struct NamedSubmission {
-    /// What is to be done.
+    /// The operation.
     pub request: NamedRequest,
-    /// The tensor. Where it or the output is [lacking](Region::lacking), the operation fails on all ranks.
+    /// The tensor. If it or the output is [lacking](Region::lacking), the operation fails on all ranks.
     pub input: Region,
-    /// Where the result goes, where its size is known.
+    /// The place for the result, if its size is known.
     pub output: Option<Region>,
-    /// How many rows go to each rank, of an alltoall; as many to each if this is not said.
+    /// How many rows go to each rank in an alltoall; by default the same number to each.
     pub splits: Option<Vec<u64>>,
-    /// Who keeps what a codec loses of the tensor, of an allreduce; nobody if this is not said.
+    /// The owner of the tensor's error feedback, in an allreduce; by default none.
     pub residuals: Option<Residuals>,
 }
 

@@ -1,4 +1,4 @@
-//! What happens to each tensor, as a trace for viewers. Rank 0 writes it.
+//! The events of each tensor, as a trace for viewers. Rank 0 writes it.
 
 use super::{NamedFailure, queue::NamedTask};
 use crate::{

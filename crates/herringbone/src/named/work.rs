@@ -44,7 +44,7 @@ impl From<Error> for NamedFailure {
 /// The result of a named operation, in addition to its output buffer.
 #[derive(Clone, Debug, Default)]
 pub struct NamedResult {
-    /// The result, where its size was not known before: of an allgather, an alltoall and a reducescatter.
+    /// The result, if its size was not known before: in an allgather, an alltoall and a reducescatter.
     pub data: Option<Vec<u8>>,
     /// The result's dimensions.
     pub shape: Vec<u64>,
@@ -162,7 +162,7 @@ impl NamedWork {
         self.state.outcome().as_ref()?.as_ref().err().cloned()
     }
 
-    /// What it has brought, once it is over. The data goes to the first caller.
+    /// Its result, once it is over. The data goes to the first caller.
     pub fn take(&self) -> Option<Result<NamedResult, NamedFailure>> {
         self.state.outcome().as_mut().map(taken)
     }

@@ -1,4 +1,4 @@
-//! How long a rank looks for what it waits for before it gives its core away, and before it sleeps.
+//! How long a rank spins before it gives its core away, and before it sleeps.
 
 use crate::engine::ops::WaitKind;
 

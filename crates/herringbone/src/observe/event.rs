@@ -1,4 +1,4 @@
-//! What can happen, as a listener is told of it.
+//! The events that a listener gets.
 
 use crate::{
     Result,
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{fmt, time::Duration};
 
-/// Which operation: what the events of one operation have in common, and all ranks call it alike.
+/// The identity of an operation: it is the same in all its events, and on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationId {
     /// The number of its group; 0 is the group of all ranks.
@@ -30,19 +30,19 @@ pub enum OperationPurpose {
     Sends,
     /// It carries a long message that this rank receives.
     Receives,
-    /// It announces messages, and carries the short ones. It may wait until there is one.
+    /// It announces messages, and carries the short ones. It can wait until there is one.
     Announces,
-    /// It serves other operations: it agrees on those with names, or finishes what a lost reducer has left of one.
+    /// It serves other operations: it agrees on named ones, or finishes a lost reducer's operation.
     Serves,
 }
 
-/// What a step of a program does.
+/// The kind of a program's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StepKind {
     /// Gives a message to links.
     Send,
-    /// Puts a message where it belongs.
+    /// Moves a message to its destination.
     Receive,
     /// Copies within this rank's memory.
     Copy,
@@ -50,7 +50,7 @@ pub enum StepKind {
     Fold,
     /// Encodes with a codec.
     Encode,
-    /// Decodes what a codec has made.
+    /// Decodes.
     Decode,
 }
 
@@ -68,10 +68,10 @@ impl StepKind {
     }
 }
 
-/// What a step did, and on how much.
+/// The work of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepWork {
-    /// What.
+    /// Its kind.
     pub kind: StepKind,
     /// How long its result is in bytes; of a send, each of its messages.
     pub bytes: usize,
@@ -81,11 +81,11 @@ pub struct StepWork {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum TraceEvent<'a> {
-    /// A program called an operation, or a worker told a reducer of one.
+    /// A program called an operation, or a reducer learned of one from a worker.
     Issued {
         /// The operation.
         operation: OperationId,
-        /// What was called.
+        /// The call.
         call: &'a Fingerprint,
         /// The name of its group: `world`, or that of the subgroup.
         group: &'a str,
@@ -94,7 +94,7 @@ pub enum TraceEvent<'a> {
         /// Why it runs here.
         purpose: OperationPurpose,
     },
-    /// A worker has told this reducer of a group, or of its next generation.
+    /// A worker has introduced a group, or its next generation, to this reducer.
     Introduced {
         /// The number of the group.
         group: u32,
@@ -106,7 +106,7 @@ pub enum TraceEvent<'a> {
         /// The operation.
         operation: OperationId,
     },
-    /// A step of its program ran, for one segment. The messages of a send may leave later.
+    /// A step of its program ran, for one segment. The messages of a send can leave later.
     Step {
         /// The operation.
         operation: OperationId,
@@ -114,9 +114,9 @@ pub enum TraceEvent<'a> {
         segment: u32,
         /// The step, counted from 0 in this rank's program.
         step: u32,
-        /// What it did.
+        /// Its work.
         work: StepWork,
-        /// When it began; what it needs from others was there.
+        /// When it began; its inputs from other ranks were there.
         began: Duration,
     },
     /// A message was given to the link of its receiver.
@@ -177,7 +177,7 @@ pub enum TraceEvent<'a> {
     Lost {
         /// The endpoint.
         endpoint: MemberId,
-        /// What was seen.
+        /// The observed reason.
         reason: &'a str,
     },
     /// Plans follow ports that have become slow or fast, as all members have agreed; see `HERRINGBONE_REBALANCE`.
@@ -186,7 +186,7 @@ pub enum TraceEvent<'a> {
         group: u32,
         /// The first operation that is planned so.
         from: u64,
-        /// How fast ports look, and what is planned.
+        /// The observed speeds of ports, and the new plans.
         why: &'a str,
     },
     /// All members of a group have left the operations that could not continue.
@@ -204,7 +204,7 @@ pub enum TraceEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub(super) u64);
 
-/// A listener, which is told what happens; see [`Communicator::listen`](crate::Communicator::listen).
+/// A listener, which gets all events; see [`Communicator::listen`](crate::Communicator::listen).
 ///
 /// It is called by whichever thread drives the engine, which waits meanwhile: it returns soon, and calls no communicator.
 pub trait Sink: Send + fmt::Debug {

@@ -1,4 +1,4 @@
-//! The last messages of a process: what was posted, and which operation carries it.
+//! The last messages of a process, and the operations that carry them.
 
 use super::recent::Ring;
 use crate::{

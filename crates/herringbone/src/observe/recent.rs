@@ -28,11 +28,11 @@ pub enum OperationState {
     Failed(&'static str),
 }
 
-/// When an operation reached each phase: how long before it was asked for. The kernel's last tick says so, up to 10 ms
-/// off; what lies between two phases of a small operation is 0 mostly, and right on average.
+/// How long before the query an operation reached each phase. The times are from the kernel's last tick, up to 10 ms
+/// off. So the time between two phases of a small operation is mostly 0, and right on average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationTimes {
-    /// It was called; on a reducer, a worker told of it.
+    /// It was called; on a reducer, a worker reported it.
     pub issued: Duration,
     /// Its program began to run.
     pub began: Option<Duration>,
@@ -48,13 +48,13 @@ pub struct Recent {
     pub id: OperationId,
     /// The name of its group: `world`, or that of the subgroup.
     pub group: String,
-    /// What was called.
+    /// The collective.
     pub collective: Collective,
     /// The type of its elements.
     pub dtype: DType,
     /// How they are folded, if they are.
     pub op: Option<ReduceOp>,
-    /// How many elements the call gave; `None` where parts may differ.
+    /// The number of elements of the call; `None` if parts can differ.
     pub count: Option<u64>,
     /// The algorithm that the plan chose.
     pub algorithm: String,

@@ -20,7 +20,7 @@ use std::{
     panic::Location,
 };
 
-/// A collective on memory that the caller looks after: what [`Rabit::begin`] and [`Rabit::finish`] take.
+/// A collective on memory that the caller looks after, for [`Rabit::begin`] and [`Rabit::finish`].
 #[derive(Clone, Debug)]
 pub struct RabitCollective {
     /// An all-reduce, a broadcast or an all-gather. In other collectives the ranks have different results, which no
@@ -32,9 +32,9 @@ pub struct RabitCollective {
     pub count: usize,
     /// How they are folded, for an all-reduce.
     pub op: ReduceOp,
-    /// What this rank gives.
+    /// This rank's input.
     pub input: Region,
-    /// Where the result goes. For a broadcast it is the input.
+    /// The place for the result. For a broadcast it is the input.
     pub output: Region,
     /// This rank's slice, for an all-gather whose parts differ in length. Input and output are the whole buffer then,
     /// and the count is ignored.

@@ -4,7 +4,7 @@ use super::pool::KeptBytes;
 use crate::{Error, ErrorKind, Result, core::replay::Kept, sys::region::Region};
 use std::fmt;
 
-/// What a checkpoint has.
+/// The models of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RabitModels {
     /// How many checkpoints there are.

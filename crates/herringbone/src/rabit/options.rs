@@ -1,4 +1,4 @@
-//! What programs with recovery can choose.
+//! The options of programs with recovery.
 
 use crate::{
     Error, Result,
@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{env, path::PathBuf, time::Duration};
 
-/// What programs with recovery can choose, by the numbers of RABIT. The same on all ranks.
+/// The options of programs with recovery, in RABIT's units. The same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RabitOptions {
     /// On about how many ranks a result is kept once all ranks have passed it: 5.
@@ -29,7 +29,7 @@ impl Default for RabitOptions {
 }
 
 impl RabitOptions {
-    /// The defaults, or what the environment says in variables with the names of RABIT's arguments.
+    /// The defaults, or the values of environment variables with the names of RABIT's arguments.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that cannot be used.

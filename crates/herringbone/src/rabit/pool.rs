@@ -1,4 +1,4 @@
-//! Memory for results that are kept: what one version's results have used is there for the next version's.
+//! Memory for results that are kept: the next version's results reuse it.
 
 use crate::sys::region::Region;
 use std::{

@@ -1,4 +1,4 @@
-//! All-gathers of slices, which may differ in length: RABIT's, of a buffer in which each rank's slice is in its place.
+//! All-gathers of slices, which can differ in length: RABIT's, of a buffer in which each rank's slice is in its place.
 
 use super::models::{copy, owned};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 /// A rank's part of a buffer that ranks gather, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RabitSlice {
-    /// Where it begins.
+    /// The offset of its beginning.
     pub begin: usize,
     /// How long it is.
     pub bytes: usize,

@@ -1,4 +1,5 @@
-//! How a reducer comes to jobs whose settings do not name it: it calls rank 0, or asks another reducer where that is.
+//! How a reducer joins jobs whose settings do not name it: it calls rank 0, or asks another reducer for rank 0's
+//! address.
 
 use crate::{
     config::check_exposure,

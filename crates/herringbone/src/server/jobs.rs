@@ -47,12 +47,12 @@ use std::{
 /// How long a job without connections is kept.
 const EMPTY: Duration = Duration::from_secs(2);
 
-/// What a server has done so far.
+/// The counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerStats {
     /// Jobs that are being served.
     pub jobs: usize,
-    /// Jobs that were served since the start, those included.
+    /// Jobs that were served since the start, including these.
     pub served: u64,
     /// Payload bytes received from workers of present jobs.
     pub received: u64,
@@ -64,7 +64,7 @@ pub struct ServerStats {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerFigures {
-    /// What it has done so far, without what has moved in jobs that are left out.
+    /// Its counters, without the traffic of jobs that are left out.
     pub stats: ServerStats,
     /// The jobs that it serves.
     pub jobs: Vec<ServedFigures>,
@@ -78,9 +78,9 @@ pub struct ServerFigures {
 pub struct ServedFigures {
     /// Its number.
     pub job: u64,
-    /// How many workers it is said to have.
+    /// How many workers it has, by their report.
     pub world: u32,
-    /// Where its rank 0 listens, as far as the reducer was told: that one knows all members.
+    /// The address of its rank 0, which knows all members, as far as the reducer knows it.
     pub hub: Option<String>,
     /// How it stands here.
     pub status: JobStatus,

@@ -34,7 +34,7 @@ impl ServerView {
         Self { jobs, tables, stop: stop.clone(), address, token: token.clone() }
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -44,12 +44,12 @@ impl ServerView {
         Some(&*self.token).filter(|token| !token.is_empty())
     }
 
-    /// Whether it takes jobs: it has neither ended nor been told to.
+    /// Whether it takes jobs: it has neither ended nor been asked to end.
     pub fn is_serving(&self) -> bool {
         self.jobs.strong_count() > 0 && !self.stop.load(Ordering::SeqCst)
     }
 
-    /// Has each job that comes from now on tell a sink what happens to it here. `make` is given the job's number.
+    /// Makes each later job report its events here to a sink. `make` is given the job's number.
     pub fn listen(&self, make: impl Fn(u64) -> Box<dyn Sink> + Send + Sync + 'static) {
         if let Some(jobs) = self.jobs.upgrade() {
             jobs.listen(Box::new(make));

@@ -1,4 +1,4 @@
-//! What optimizers do to a row, element by element.
+//! The effect of optimizers on a row, element by element.
 //!
 //! Numbers that do not depend on an element are computed in `f64` and rounded once to the type of the arithmetic. That
 //! type is `f32` for rows of `f32`, `bf16` and `f16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on

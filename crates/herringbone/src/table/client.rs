@@ -1,4 +1,4 @@
-//! What programs hold: a parameter server.
+//! The handle of programs: a parameter server.
 
 use super::{
     calls::{RangeAnswer, TableCall},
@@ -27,8 +27,8 @@ use std::{
 
 /// One logical parameter server, of one or more processes (`herringbone serve --tables`).
 ///
-/// Each worker of a job makes one, and opens the same tables. Its methods can be called from several threads. Dropping the last
-/// handle says goodbye: the steps of other workers do without this one.
+/// Each worker of a job makes one, and opens the same tables. Its methods can be called from several threads. Dropping
+/// the last handle says goodbye: other workers' steps continue without this one.
 ///
 /// The design is that of ps-lite and of Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014).
 #[derive(Clone, Debug)]
@@ -105,7 +105,8 @@ impl ParameterServer {
     /// Takes part in a table, which is made if there is none of the name. All workers give the same name and the same
     /// specification; the number of workers is that of this parameter server.
     ///
-    /// While it is open here, to open it again gives the same table. A table outlives its workers. It is there until somebody [drops](Self::drop_table) it, or its servers end.
+    /// While it is open here, to open it again gives the same table. A table outlives its workers. It exists until a
+    /// worker [drops](Self::drop_table) it, or its servers end.
     ///
     /// # Errors
     /// [`ErrorKind::Table`] if there can be no such table, or there is another one of the name;

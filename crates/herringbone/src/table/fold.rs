@@ -1,4 +1,4 @@
-//! The sum of what workers have pushed in a step, in the canonical tree of their ranks: the bits of an all-reduce.
+//! The sum of the workers' pushes in a step, in the canonical tree of their ranks: the bits of an all-reduce.
 
 use super::kept_push::KeptPush;
 use crate::{

@@ -1,4 +1,4 @@
-//! Keys and values as programs give them, made into what messages carry.
+//! Turns a program's keys and values into the contents of messages.
 
 use crate::{
     core::element::{DType, Element, Number},

@@ -22,7 +22,7 @@ fn block_of(kind: OptimizerKind, elements: usize) -> usize {
     if kind == OptimizerKind::Lamb { elements.max(1) } else { BLOCK }
 }
 
-/// An optimizer with what it keeps for one array in this process: its steps have the bits of a table's.
+/// An optimizer with its state for one array in this process: its steps have the bits of a table's.
 ///
 /// The rules are MXNet's: [`OptimizerKind`](crate::core::table::OptimizerKind) has the formulas. Arithmetic and state
 /// are `f64` for elements of `f64`, and `f32` for all others.
@@ -79,13 +79,13 @@ impl LocalOptimizer {
         Ok(Self { spec, dtype, elements, steps: 0, state })
     }
 
-    /// What it is.
+    /// Its specification.
     pub fn spec(&self) -> &OptimizerSpec {
         &self.spec
     }
 
-    /// Takes other numbers of the same optimizer, such as another learning rate, from the next step on. The state stays. A momentum
-    /// where there was none begins at 0.
+    /// Takes other numbers of the same optimizer, such as another learning rate, from the next step on. The state
+    /// stays. A momentum that was 0 before begins at 0.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if one of the numbers cannot be, or it is another optimizer.
@@ -149,8 +149,8 @@ impl LocalOptimizer {
         self.steps
     }
 
-    /// What it keeps, as bytes in this machine's order: the first number of all elements, then the second one, of the type of its
-    /// arithmetic. It is empty for an optimizer that keeps nothing.
+    /// Its state, as bytes in this machine's order: the first number of all elements, then the second one, of the type
+    /// of its arithmetic. It is empty for an optimizer without a state.
     pub fn state(&self) -> Vec<u8> {
         let block = block_of(self.spec.kind, self.elements);
         match &self.state {

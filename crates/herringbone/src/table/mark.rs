@@ -1,4 +1,4 @@
-//! What servers of a group have in common, as a number that each one says in its first words.
+//! The common settings of a group's servers, as a number that each one sends in its first message.
 
 use super::options::TableGroup;
 use crate::core::session::handshake::Identity;

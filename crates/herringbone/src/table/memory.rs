@@ -1,4 +1,4 @@
-//! How much memory a server's tables may take up, and do.
+//! The memory of a server's tables, and its limit.
 
 use crate::core::table::{RowKeys, TableError};
 use std::{

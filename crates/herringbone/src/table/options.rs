@@ -14,17 +14,17 @@ use std::{
 /// How tables are kept.
 #[derive(Clone, Debug)]
 pub struct TableOptions {
-    /// How many bytes they may take up, with pushes that wait for the end of a step, and pulls that are not answered.
+    /// The limit of their bytes, with pushes that wait for the end of a step, and pulls that are not answered.
     pub memory_bytes: u64,
     /// How long the others wait for a worker whose connection has ended without a goodbye. Then they continue without
     /// it. `None`: until it is back.
     pub patience: Option<Duration>,
-    /// Where snapshots are written, and read: a directory that all servers see, or copies of one. `None`: there are none.
+    /// The directory of snapshots, which all servers see, or copies of one. `None`: no snapshots.
     pub data: Option<PathBuf>,
     /// The servers that have copies of each other's ranges. `None`: this server has none, and no copies of its own.
     pub group: Option<TableGroup>,
-    /// The transport that is forced: with TCP no memory is shared with workers on this host. What a program's user says is
-    /// [`transport_from_env`](crate::transport_from_env).
+    /// The transport that is forced: with TCP no memory is shared with workers on this host.
+    /// [`transport_from_env`](crate::transport_from_env) has the choice of a program's user.
     pub transport: Option<Transport>,
     /// The optimizers that this server has in addition to [`OptimizerKind`](crate::core::table::OptimizerKind)'s.
     pub optimizers: Vec<Arc<dyn OwnOptimizer>>,
@@ -37,7 +37,7 @@ pub struct TableGroup {
     pub servers: Vec<String>,
     /// Which of them this one is, counted from 0.
     pub place: u32,
-    /// How many copies each range is to have beside the one at its owner: fewer than there are servers.
+    /// How many copies each range should have in addition to its owner's: fewer than the number of servers.
     pub replicas: u32,
 }
 

@@ -30,9 +30,9 @@ pub trait OwnOptimizer: fmt::Debug + Send + Sync {
 pub struct RowStep<'a, R> {
     /// Its elements, which are to change.
     pub row: &'a mut [R],
-    /// What is kept for it: the first number of all elements, then the second one.
+    /// Its state: the first number of all elements, then the second one.
     pub state: &'a mut [R],
-    /// What was pushed, rescaled and clipped.
+    /// The push, rescaled and clipped.
     pub gradient: &'a [R],
     /// The table's optimizer with its numbers, as they were last set.
     pub optimizer: &'a OptimizerSpec,

@@ -50,9 +50,9 @@ pub struct RemoteTable {
 /// How values travel between this worker and the servers of a table. Keys are never coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCodecs {
-    /// What is pushed.
+    /// The codec of pushes.
     pub push: ValueCodec,
-    /// What is pulled.
+    /// The codec of pulls.
     pub pull: ValueCodec,
 }
 
@@ -62,7 +62,7 @@ impl RemoteTable {
         &self.name
     }
 
-    /// What it is.
+    /// Its specification.
     pub fn spec(&self) -> &TableSpec {
         &self.spec
     }
@@ -72,8 +72,8 @@ impl RemoteTable {
         self.step.ended()
     }
 
-    /// Has values travel coded from now on, in pushes and pulls of this worker: rows of f32. A server decodes what comes before it
-    /// changes rows. What a codec loses is lost: nothing is fed back.
+    /// Codes all later values of this worker's pushes and pulls, which are rows of f32. A server decodes a push before
+    /// it changes rows. Errors of the codec are not fed back.
     ///
     /// # Errors
     /// [`ErrorKind::Table`] for a table of other elements.
@@ -137,8 +137,8 @@ impl RemoteTable {
     /// holds for this worker's step.
     ///
     /// # Errors
-    /// As [`push`](Self::push); of a table without an initializer, [`ErrorKind::Table`] for rows that nobody has pushed. Other rows
-    /// may be in `values` then.
+    /// As [`push`](Self::push). In a table without an initializer, [`ErrorKind::Table`] for rows that no worker has
+    /// pushed. Then `values` can have the other rows.
     pub fn pull<T: Element + Plain>(&self, keys: &[u64], values: &mut [T]) -> Result<()> {
         self.check_type::<T>()?;
         Region::lend(values, |values| self.pull_region(keys, values))
@@ -186,8 +186,8 @@ impl RemoteTable {
         self.pull_rows(&self.run_of(first, values.len())?, values)
     }
 
-    /// Changes a number of the optimizer, such as `learning_rate`, for what takes effect after it: in a sync table also the pushes of
-    /// the step that is under way. One worker calls it, or all with the same number.
+    /// Changes a number of the optimizer, such as `learning_rate`, for all later changes. In a sync table this includes
+    /// the pushes of the step that is under way. One worker calls it, or all with the same number.
     ///
     /// # Errors
     /// [`ErrorKind::Table`] if it takes no such number; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].

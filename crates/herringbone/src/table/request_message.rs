@@ -1,4 +1,4 @@
-//! A request as its bytes. It may go several times, each time with its keys as the connection that it goes over knows them.
+//! The bytes of a request. It can be sent several times, each time with its keys in the form that the connection knows.
 
 use super::spare;
 use crate::{

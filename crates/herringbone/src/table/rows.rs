@@ -1,4 +1,4 @@
-//! The rows of a range in memory, with what the optimizer keeps for them.
+//! The rows of a range in memory, with the optimizer's state.
 
 use super::{
     arithmetic::{Real, Rule, Scalar},

@@ -1,4 +1,5 @@
-//! What a server's thread does: requests from workers, words from other servers, and answers once copies have what they are about.
+//! The work of a server's thread: requests from workers, messages from other servers, and answers once copies have the
+//! operations.
 
 use super::{
     kept_push::KeptPayload,

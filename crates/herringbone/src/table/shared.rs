@@ -1,4 +1,4 @@
-//! What the threads of a server of tables share.
+//! The shared state of a server's threads.
 
 use super::{link::MessageLink, tables::Reply};
 use crate::{

@@ -1,5 +1,5 @@
-//! Buffers of messages that were used, kept for the next ones. A new one costs more than what is copied into it: the system gives
-//! zeroed pages one by one, and takes them back as soon as the buffer is dropped.
+//! Buffers of messages that were used, kept for the next ones. A new buffer costs more than copying into it: the system
+//! gives zeroed pages one by one, and takes them back as soon as the buffer is dropped.
 
 use crate::core::table::PAYLOAD_BYTES;
 use std::sync::{Mutex, MutexGuard, PoisonError};

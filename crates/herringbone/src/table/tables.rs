@@ -1,4 +1,4 @@
-//! The tables of a range: what becomes of each request. No connections, no clock.
+//! The tables of a range: the treatment of each request. No connections, no clock.
 
 use super::{
     fold::fold_step,

@@ -1,4 +1,4 @@
-//! What the engine's thread hands to the one that writes.
+//! The records that the engine's thread hands to the writing thread.
 
 use crate::{
     core::{session::membership::MemberId, wire::Fingerprint},

@@ -1,4 +1,4 @@
-//! Hears what happens, on the engine's thread.
+//! Listens to events, on the engine's thread.
 
 use super::{buffer::RecordBuffer, record::TimelineRecord};
 use crate::observe::{Sink, TraceEvent};

@@ -1,4 +1,4 @@
-//! Frames as they lie in shared memory: five words, then a payload that fits beside them, or where it lies.
+//! Frames in shared memory: five words, then a payload that fits next to them, or its place.
 
 use super::Broken;
 use crate::{

@@ -1,4 +1,4 @@
-//! The two ends of a lane in shared memory: a ring of frames, and one of the payloads that do not fit beside them.
+//! The two ends of a lane in shared memory: a ring of frames, and one of the payloads that do not fit next to them.
 
 use super::{
     Broken,

@@ -1,4 +1,4 @@
-//! Where things lie in the memory that a process shares with its local ranks, and the words there that are its own.
+//! The layout of the memory that a process shares with its local ranks, and its own words there.
 
 use super::lane::LANE_BYTES;
 use crate::{

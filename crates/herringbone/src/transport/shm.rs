@@ -1,7 +1,7 @@
 //! A link through shared memory: frames in rings. Small payloads go with their frames, in the ring's cell or in a ring
-//! beside it; others are left where their sender has them.
+//! next to it; others stay in their sender's memory.
 //!
-//! What goes to all local ranks may be written once, on the process's [`Board`].
+//! Messages to all local ranks can be written once, on the process's [`Board`].
 
 use super::{
     Broken,

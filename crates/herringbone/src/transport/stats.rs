@@ -16,8 +16,8 @@ pub struct Stats {
     pub workers_tcp: Moved,
     /// Payload bytes exchanged with reducers (for a reducer: with workers), over sockets.
     pub reducers_tcp: Moved,
-    /// Connections to other workers and to reducers that were made over sockets. One is made where an operation needs it;
-    /// the one that every rank keeps with rank 0, on which no data goes, is not counted.
+    /// Connections to other workers and to reducers that were made over sockets. One is made when an operation needs
+    /// it. Every rank's connection with rank 0, which carries no data, is not counted.
     pub connections: u64,
     /// The largest number of operations that were under way at once.
     pub most_in_flight: u64,

@@ -1,4 +1,4 @@
-//! What a transport knows an operation and its steps by.
+//! The identity of an operation and its steps in a transport.
 
 use crate::core::execution::SegmentStep;
 

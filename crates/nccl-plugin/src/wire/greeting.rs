@@ -1,7 +1,7 @@
-//! How a sender finds a receiver, and how its streams say that they belong to it.
+//! How a sender finds a receiver, and how its streams prove that they belong to it.
 //!
-//! A receiver's handle goes to the sender over NCCL's own channel. Each stream then begins with a hello that repeats the handle's
-//! secret number, so a connection from anywhere else is told from the sender's.
+//! A receiver's handle goes to the sender over NCCL's own channel. Each stream then begins with a hello that repeats
+//! the handle's secret number, so a connection from anywhere else differs from the sender's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! What each stream of a receiver has to read next, and where that belongs.
+//! The next bytes that each stream of a receiver has to read, and their destination.
 
 use super::message::{HEADER_BYTES, HeaderProblem, header_stream, message_bytes, pieces};
 use std::{collections::VecDeque, ops::Range};

@@ -1,4 +1,4 @@
-//! What each stream of a sender has to write next.
+//! The next bytes that each stream of a sender has to write.
 
 use super::message::{HEADER_BYTES, header, header_stream, pieces};
 use std::{collections::VecDeque, ops::Range};

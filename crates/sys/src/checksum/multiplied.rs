@@ -1,4 +1,4 @@
-//! CRC-32C without a copy, also of memory that others write meanwhile, where the CPU has the instructions.
+//! CRC-32C without a copy, even of memory that others write meanwhile, if the CPU has the instructions.
 //!
 //! With wide vectors (AVX-512 and VPCLMULQDQ) all is folded by carry-less multiplication, in sixteen lanes of 16 bytes
 //! that lie side by side. Without them a block is cut in two. Its front is folded in the same way in four lanes; its

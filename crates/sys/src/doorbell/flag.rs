@@ -1,5 +1,5 @@
-//! The word by which a sleeper and those who publish find each other. It imports nothing but atomics, so that `tests/loom.rs` can
-//! compile it with loom's.
+//! The word by which a sleeper and its publishers find each other. It imports nothing but atomics, so that
+//! `tests/loom.rs` can compile it with loom's.
 
 use crate::sync::{AtomicU64, Ordering, fence, full_fence};
 
@@ -9,12 +9,12 @@ pub fn announce_sleep(flag: &AtomicU64) {
     fence(Ordering::SeqCst);
 }
 
-/// Says that the owner of `flag` is awake, so that nobody needs to ring.
+/// Marks the owner of `flag` as awake, so that no publisher needs to ring.
 pub fn awake(flag: &AtomicU64) {
     flag.store(0, Ordering::Relaxed);
 }
 
-/// What this caller has published comes before every later [`must_ring`] of it: one call for any number of owners.
+/// Data that this caller has published comes before every later [`must_ring`] of it: one call for any number of owners.
 #[inline]
 pub fn published() {
     full_fence();

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 /// With `finish`, the number of contributors, the result is elements ([`Form::Plain`]): divided if it is an average,
 /// and rounded. Without, it is a partial result ([`Form::Acc`]). Every NaN that is written is the canonical one.
 ///
-/// There are as many elements as `into` has room for. Spans need no alignment.
+/// The number of elements is the room of `into`. Spans need no alignment.
 ///
 /// # Panics
 /// * If a place of `into` is not writable, not a whole number of items, not as long as the others, or overlaps one of them.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 impl Region {
     /// These regions as one, if each begins where the one before it ends, all can be written, and all are memory that
-    /// something else owns ([`from_raw`](Self::from_raw)). An access to it is one to each of them, so it fails once any of
-    /// them was revoked.
+    /// something else owns ([`from_raw`](Self::from_raw)). An access to it is one to each of them, so it fails once any
+    /// of them was revoked.
     pub fn spanning(parts: &[Region]) -> Option<Region> {
         let first = parts.first()?;
         let follows = |pair: &[Region]| pair[0].address() + pair[0].len == pair[1].address();

@@ -1,4 +1,4 @@
-//! What a launcher says: a process's place in its job, and where the ranks can meet.
+//! The assignment of a launcher: a process's place in its job, and the place where the ranks can meet.
 
 use crate::{Error, Result, config::environment::Environment};
 use std::fmt;

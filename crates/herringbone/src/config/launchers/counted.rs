@@ -1,4 +1,4 @@
-//! Launchers of MPI, which say rank and size, and the same of this machine's ranks.
+//! Launchers of MPI, which set rank and size, in the job and on this machine.
 
 use super::assignment::{Assignment, Detection, Nesting, RdzvHint, first_number};
 use crate::{Error, Result, config::environment::Environment};

@@ -1,4 +1,4 @@
-//! What launchers and batch systems call the job of a process, so that ranks of two jobs do not make one world.
+//! The names of a process's job by launchers and batch systems, so that ranks of two jobs do not make one world.
 
 use super::Assignment;
 use crate::{

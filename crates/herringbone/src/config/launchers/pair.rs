@@ -1,4 +1,4 @@
-//! Places that two variables say: ours, and `RANK` with `WORLD_SIZE`, which torchrun and many others set.
+//! Places that two variables set: ours, and `RANK` with `WORLD_SIZE`, which torchrun and many others set.
 
 use super::assignment::{Assignment, COUNT, Detection, Nesting, number};
 use crate::{

@@ -1,4 +1,4 @@
-//! What has waited too long, or cannot come any more.
+//! Messages that have waited too long, or cannot come any more.
 
 use super::{
     point_to_point::{PointToPoint, next_length},

@@ -1,4 +1,4 @@
-//! What was called, and what carries it.
+//! The calls of messages, and their carriers.
 
 use crate::{
     Error,

@@ -1,4 +1,4 @@
-//! A server among others that have copies of its ranges, and it of theirs: what its [`TableNode`] says is done here.
+//! A server in a group of servers that have copies of each other's ranges: it does the tasks of its [`TableNode`].
 
 use super::state::{Away, HeldAnswer, ImageJob, Serving, ServingGroup, Shard};
 use crate::{

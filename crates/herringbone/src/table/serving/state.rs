@@ -1,4 +1,4 @@
-//! What a server's thread has.
+//! The state of a server's thread.
 
 use crate::{
     core::{

@@ -1,4 +1,4 @@
-//! Where snapshots lie: the names of directories and files.
+//! The places of snapshots: the names of directories and files.
 
 use super::error::SnapshotError;
 use crate::core::wire::digest;

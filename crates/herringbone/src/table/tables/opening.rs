@@ -1,4 +1,4 @@
-//! What a worker wants to open.
+//! Requests to open a table.
 
 use crate::core::table::{TableError, TableSpec};
 

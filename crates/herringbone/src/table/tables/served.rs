@@ -1,4 +1,4 @@
-//! What comes of requests.
+//! The results of requests.
 
 use super::{TableCaller, walk::FrozenTable};
 use crate::{

@@ -1,4 +1,4 @@
-//! How a range of a table stands, for people who ask.
+//! The status of a table's range, for people.
 
 use super::TableRange;
 use crate::core::session::status::{TABLE_WORKERS, TableStatus, TableWorker};

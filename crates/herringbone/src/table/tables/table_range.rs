@@ -1,4 +1,4 @@
-//! A range of one table: what it holds, and what of a request fits it.
+//! A range of one table: its rows, and the requests that fit it.
 
 use crate::{
     core::{

@@ -1,4 +1,4 @@
-//! What is read from a socket: headers are looked for in a buffer, payloads go straight to where they belong.
+//! Reading from a socket: headers are searched in a buffer, payloads go straight to their destination.
 
 use super::{Pipe, broken};
 use crate::{

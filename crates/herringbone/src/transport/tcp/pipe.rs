@@ -1,4 +1,4 @@
-//! What carries a link's bytes: a socket, or in tests one end of a virtual link.
+//! The carrier of a link's bytes: a socket, or in tests one end of a virtual link.
 
 use crate::sys::{
     fork::Guarded,

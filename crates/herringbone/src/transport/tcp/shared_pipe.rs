@@ -1,11 +1,13 @@
-//! A pipe within a host: bytes go through two rings in shared memory, and a socket says when the other end is gone.
+//! A pipe within a host: bytes go through two rings in shared memory, and a socket shows when the other end is gone.
 //!
-//! A ring has one writer and one reader. Each counts the bytes that it has moved, and shows its count to the other one; it believes
-//! the other's count only within what can be. So a faulty partner does no harm beyond the bytes, which links check.
+//! A ring has one writer and one reader. Each counts the bytes that it has moved, and shows its count to the other one.
+//! It believes the other's count only within the possible range. So a faulty partner does no harm beyond the bytes,
+//! which links check.
 //!
 //! # Why no wake-up is lost
-//! Who waits, a reader for bytes or a writer for room, says so in a word, and then looks once more ([`doorbell`]). A reader that leaves
-//! bytes in its ring rings its own bell. So whenever a ring has bytes and its reader does not read, its bell is audible.
+//! A reader that waits for bytes, or a writer that waits for room, sets a word, and then looks once more
+//! ([`doorbell`]). A reader that leaves bytes in its ring rings its own bell. So whenever a ring has bytes and its
+//! reader does not read, its bell is audible.
 
 use super::pipe::Pipe;
 use crate::sys::{
