@@ -81,7 +81,7 @@ CASES = (
         says="torchrun says",
     ),
     Case("Open MPI", "`mpirun -n 3`", OPEN_MPI + PROGRAM, says="Open MPI sets rank 2 of 3"),
-    Case("Open MPI", "two programs, one after the other, from a shell", OPEN_MPI + TWICE, runs=2, says="Open MPI says"),
+    Case("Open MPI", "two programs, one after the other, from a shell", OPEN_MPI + TWICE, runs=2, says="Open MPI sets"),
     Case(
         "Open MPI",
         "with `RANK=0 WORLD_SIZE=2` of another launcher",

@@ -216,8 +216,8 @@ pub enum Unsupported {
     },
     /// The algorithm takes one input of each member.
     #[error(
-        "{algorithm} folds one input of each member, and some have several, one for each canonical node of their shards: use radix \
-         in one stage, one_shot, star, mixed or reduction_server, or aligned runs"
+        "{algorithm} folds one input of each member, and some have several, one for each node of their shards. Use radix in one \
+         stage, one_shot, star, mixed or reduction_server, or aligned runs of shards"
     )]
     SeveralInputs {
         /// The algorithm.
@@ -274,8 +274,8 @@ pub enum Unsupported {
     },
     /// A host has several partial sums of the canonical tree.
     #[error(
-        "without radix across hosts, each host must be one node of the canonical tree, but rank {rank}'s host is {pieces} nodes. \
-         Use hierarchical, or the fold order of hosts (HERRINGBONE_FOLD_ORDER), or give every host the same power of two of \
+        "hierarchical without radix across hosts needs each host to be one node of the canonical tree, but rank {rank}'s host is \
+         {pieces} nodes. Use hierarchical, or the fold order of hosts (HERRINGBONE_FOLD_ORDER), or give every host the same power of two of \
          consecutive ranks"
     )]
     HostInPieces {

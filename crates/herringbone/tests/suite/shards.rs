@@ -152,7 +152,7 @@ fn ranks_that_cut_otherwise_are_named() {
         let given = vec![Some(vec![1.0_f32]); group.mine().len()];
         let error = group.all_reduce(1, given, ReduceOp::Sum).unwrap_err().to_string();
         assert!(
-            error.contains("doubling folds one input of each member") && error.contains("use radix"),
+            error.contains("doubling folds one input of each member") && error.contains("Use radix"),
             "{error}"
         );
         let one = Region::zeroed(4);
