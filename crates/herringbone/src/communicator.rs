@@ -212,10 +212,7 @@ impl Communicator {
 
     fn check_free(&self, number: u32, remedy: &str) -> Result<()> {
         match self.fabric.node.with(|engine| engine.has_had_group(number)) {
-            true => {
-                Err(self
-                    .wrong_ranks(&format!("a group with these ranks and this name exists already: {remedy}")))
-            }
+            true => Err(self.wrong_ranks(&format!("a group of this name exists already: {remedy}"))),
             false => Ok(()),
         }
     }
