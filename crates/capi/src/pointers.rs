@@ -4,7 +4,7 @@
 //! the header demands what each use below needs. All unsafe blocks of the crate are here and in its own part for RABIT.
 //!
 //! The header demands three properties of a pointer that is not null. It is aligned for its type; only buffers need no
-//! alignment. It points to as much memory as the other arguments say, which is readable, and writable if a function
+//! alignment. It points to as much memory as the other arguments require, which is readable, and writable if a function
 //! writes. And no other thread touches that memory until the call returns, or until the work's handle is over.
 
 mod rabit;
@@ -49,7 +49,7 @@ pub struct TextPointer(*const c_char);
 #[repr(transparent)]
 pub struct OptionsPointer(*const InitOptions);
 
-/// `herringbone_options` of the header. New fields come at the end, and there is no padding between them; any bits are a value.
+/// `herringbone_options` of the header. New fields come at the end, without padding between them; any bits are a value.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct InitOptions {

@@ -1,7 +1,8 @@
 //! Codecs: fewer bytes for a message of f32, at the price of bits. Error feedback keeps the error for the next message.
 //!
-//! A codec works on **blocks** of [`BLOCK`] elements, counted from the tensor's first one. What becomes of a block depends on
-//! that block alone. So bits do not depend on how an operation is cut: on the ranks' chunks, segments or the number of reducers.
+//! A codec works on **blocks** of [`BLOCK`] elements, counted from the tensor's first one. The code of a block depends
+//! on that block alone. So bits do not depend on how an operation is cut: on the ranks' chunks, segments or the number
+//! of reducers.
 //!
 //! Inputs, which are sent to be folded, are coded by the codec that the user names. Results are coded by the codec's
 //! [`result`](Codec::result): the same codec if its error is next to nothing, otherwise [`Codec::Exact`], which is

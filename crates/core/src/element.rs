@@ -14,7 +14,7 @@
 //! * **Average** divides the accumulator by the number of contributors, before that rounding. It is a true division:
 //!   x * (1 / N) has other bits than x / N for most N that are no power of two.
 //! * **Min and max** are IEEE 754-2019 `minimum` and `maximum`: a NaN wins, and -0 is below +0.
-//! * **Integers** wrap. Their average folds in i64, that of u64 in u64, and truncates once, toward zero.
+//! * **Integers** wrap. Their average folds in i64, for u64 in u64, and truncates once, toward zero.
 //! * **Bit operations** take integers.
 //! * No denormal is flushed to zero, no multiplication is fused with an addition, and no fold starts from a zero of
 //!   its own making (-0 + 0 is +0).

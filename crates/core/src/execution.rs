@@ -35,11 +35,11 @@ const NEVER: u16 = u16::MAX;
 
 /// The members of a job, as an operation sees them.
 pub trait Members {
-    /// Whether messages to a member go nowhere, since its link is closed for good: it needs none any more.
+    /// Whether messages to a member are dropped, because its link is closed for good: it needs none any more.
     fn is_away(&self, member: MemberId) -> bool;
     /// Whether a member might have no eager slot left here.
     fn is_crowded(&self, member: MemberId) -> bool;
-    /// Takes one of a member's eager slots. If there is none, this operation stands in line for one: its
+    /// Takes one of a member's eager slots. If there is none, this operation queues for one: its
     /// [blocked](Execution::take_blocked) messages are tried again.
     fn take_slot(&mut self, member: MemberId) -> bool;
     /// Tells a member something.
@@ -76,7 +76,7 @@ pub enum ExecutionProgress {
     Running,
     /// The user can have it back; others can still read its slots.
     Complete,
-    /// Nobody needs it any more.
+    /// No rank needs it any more.
     Over,
 }
 
@@ -87,7 +87,7 @@ pub struct Participant {
     pub is_worker: bool,
     /// Whether the result overwrites the only copy of the input.
     pub in_place: bool,
-    /// How many segments it has in flight at most: as many as there is memory for.
+    /// How many segments it has in flight at most: as many as its memory holds.
     pub ahead: u32,
     /// The rules that it follows.
     pub rules: Rules,

@@ -45,7 +45,7 @@ pub enum FoldObstacle {
     Host(Rank),
     /// The same of sites.
     Site(Rank),
-    /// Nobody knows the sites of all ranks.
+    /// The sites of some ranks are unknown.
     NoSites,
 }
 

@@ -19,7 +19,7 @@ use coding::{CodingLeft, bytes_of, floats};
 use core::ops::Range;
 use lockstep::{Domain, FoldOperand, Lockstep};
 
-/// Why there is nothing to interpret.
+/// Why a schedule cannot be interpreted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
     /// There must be one input per worker.
@@ -52,8 +52,8 @@ pub enum InterpretError {
 ///
 /// `count` and the lengths of inputs and outputs follow [`Collective::elements_of`] and
 /// [`Collective::output_elements`]. Numbers are little-endian bytes. The input of a worker that has none (in a
-/// broadcast, all but the root) is not looked at. The output of a worker that has none (in a reduce, all but the root)
-/// is all zeroes. Collectives that do not fold use only the size of `dtype`, and ignore `op`.
+/// broadcast, all but the root) is ignored. The output of a worker that has none (in a reduce, all but the root) is all
+/// zeroes. Collectives that do not fold use only the size of `dtype`, and ignore `op`.
 ///
 /// # Errors
 /// If the inputs do not fit.

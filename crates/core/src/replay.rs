@@ -13,9 +13,9 @@
 //! Run         the call itself, as if there were no recovery
 //! ```
 //!
-//! The first three steps follow when a group is formed, and only then. Afterwards all ranks are **level**: each has, or holds, the
-//! results of all calls that any of them has completed. So a call runs on all ranks or on none, and no rank has to ask. If anything
-//! fails, it begins again with the first step.
+//! The first three steps follow when a group is formed, and only then. Afterwards all ranks are **level**: each can get
+//! the results of all calls that any of them has completed. So a call runs on all ranks or on none, and no rank has to
+//! ask. If anything fails, it begins again with the first step.
 //!
 //! A **checkpoint** is an all-gather, in which each rank reports what it has. If they have local models, each hands its
 //! own to the next ranks, and a barrier follows. So a rank that is one version ahead proves that all others are in that
@@ -89,11 +89,11 @@ impl Default for ReplaySettings {
 pub struct ReplayRules {
     /// A checkpoint counts once all ranks have the local models that they keep for others.
     pub checkpoints_in_two_phases: bool,
-    /// Results are kept where a rank may be behind.
+    /// Results are kept as long as a rank might be behind.
     pub keeps_results_until_all_passed: bool,
-    /// Nobody who has just started is asked for anything.
+    /// A process that has just started is not asked for anything.
     pub asks_holders_only: bool,
-    /// A lazy model that may have changed is not given away.
+    /// A lazy model that might have changed is not given away.
     pub gives_only_unchanged_models: bool,
 }
 

@@ -287,7 +287,7 @@ pub enum Step {
         /// A slot of the form that it becomes.
         into: Place,
     },
-    /// Decode a result. What is to be folded is decoded as it is folded.
+    /// Decode a result. Inputs of a fold are decoded as they are folded.
     Decode {
         /// The chunk that it must be of.
         chunk: Chunk,

@@ -1,4 +1,5 @@
-//! Shards: a training's logical world, which its workers only carry. So its results do not depend on how many workers there are.
+//! Shards: the logical world of a training, which its workers only carry. So its results do not depend on how many
+//! workers there are.
 //!
 //! A job has a fixed number of **shards**, each with its own samples, random numbers and gradient. Each worker carries
 //! a run of consecutive shards. The sum of all gradients follows the [canonical tree](crate::group) over the numbers of
@@ -148,8 +149,8 @@ impl ShardRuns {
         before..self.ends[worker as usize]
     }
 
-    /// The largest nodes of the canonical tree that a worker's shards make up: with [aligned](Self::aligned) runs one, or none; of
-    /// n shards at most about 2 log2(n).
+    /// The largest nodes of the canonical tree that a worker's shards make up: with [aligned](Self::aligned) runs one,
+    /// or none; for n shards at most about 2 log2(n).
     ///
     /// # Panics
     /// If there is no such worker.

@@ -22,7 +22,7 @@ use alloc::{collections::BTreeMap, vec, vec::Vec};
 /// The most ranks whose terms are followed: a term can be as deep as the number of ranks.
 pub const MOST_RANKS: u32 = 256;
 
-/// Why there is no history.
+/// Why a schedule has no history.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// The schedule has too many ranks.

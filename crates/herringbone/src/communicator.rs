@@ -636,9 +636,10 @@ impl Communicator {
 
     /// Ends the group here: later calls fail, and operations under way continue.
     ///
-    /// A rank whose last calls only sent, such as the root of a broadcast, does not know yet whether the others have called the same.
-    /// It asks them, once these calls have ended, and waits until all have come to them, have closed the group, left or died: for 2 s
-    /// at most in all. After a call that needs all ranks, such as an all-reduce, there is nothing to ask.
+    /// A rank whose last calls only sent, such as the root of a broadcast, does not know yet whether the others have
+    /// made the same calls. It asks them, once these calls have ended, and waits until all have made them, have closed
+    /// the group, left or died: for 2 s at most in all. After a call that needs all ranks, such as an all-reduce, there
+    /// is nothing to ask.
     ///
     /// On the communicator of all ranks this leaves the job in order. It lets the operations of all groups end, waits
     /// for them as long as anything moves in 10 s, and fails the rest with [`ErrorKind::Closed`]. Then it asks, for all

@@ -136,7 +136,7 @@ pub enum ErrorKind {
         "{from} broke the protocol: {problem}; run one release on all ranks, and if they do, report it as a bug"
     )]
     Protocol {
-        /// Who.
+        /// The process that broke it.
         from: String,
         /// How.
         problem: String,

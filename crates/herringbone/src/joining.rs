@@ -238,8 +238,9 @@ impl Communicator {
         self
     }
 
-    /// The lost ranks whose new processes wait to join: with all of them there, [`replace`](Self::replace) does not wait. Only
-    /// rank 0 of the job knows, which is also rank 0 of the group of all that are left; elsewhere there are none.
+    /// The lost ranks whose new processes wait to join: with all of them there, [`replace`](Self::replace) does not
+    /// wait. Only rank 0 of the job knows, which is also rank 0 of the group of all survivors; elsewhere the list is
+    /// empty.
     pub fn newcomers(&self) -> Vec<u32> {
         let fabric = self.parts().0;
         let knows = fabric.job.rank == 0 && self.check_open("newcomers").is_ok();

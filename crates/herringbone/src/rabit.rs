@@ -246,7 +246,8 @@ impl Rabit {
         self.end_version(ReplayGlobal::Lazy, None, Some(LazyModel::new(save)))
     }
 
-    /// Returns when all ranks have come to their end, and leaves the job. Until then each of them helps others to recover.
+    /// Returns when all ranks have reached their end, and leaves the job. Until then each of them helps others to
+    /// recover.
     ///
     /// # Errors
     /// See [`ErrorKind`].

@@ -1,4 +1,4 @@
-//! How ranks find each other, before there is anything of ours to talk over.
+//! How ranks find each other, before any connection between them.
 
 mod machine;
 mod numbered;

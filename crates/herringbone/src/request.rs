@@ -76,7 +76,7 @@ impl Compression {
         Self { choice, tensor: None, residuals: None }
     }
 
-    /// Error feedback: what the codec loses of a tensor of this name is added to the tensor before it is coded the next
+    /// Error feedback: the codec's error of a tensor of this name is added to the tensor before it is coded the next
     /// time. On each rank the communicator keeps the error, for all calls whose compression names no other
     /// [owner](Self::kept_by).
     pub fn tensor(self, name: impl Into<String>) -> Self {

@@ -22,8 +22,9 @@ pub struct Residual {
 
 /// The residuals of the tensors of one owner, such as an optimizer, a hook or a store, on this rank.
 ///
-/// A tensor's name means something to its owner only. What is left also belongs to one codec, one group and one length: if one of
-/// these is another one in the next operation, it is dropped. Clones are the same owner, and the last one frees the memory.
+/// A tensor's name has a meaning only for its owner. A residual also belongs to one codec, one group and one length: if
+/// one of these is different in the next operation, the residual is dropped. Clones are the same owner, and the last
+/// one frees the memory.
 ///
 /// ```
 /// use herringbone::{Compression, ReduceOp, Residuals};

@@ -124,8 +124,8 @@ pub struct ServerPulse {
 }
 
 impl ServerPulse {
-    /// How often its threads have come round: a number that stands still for seconds means that one of them hangs, or the engine
-    /// of a job. This waits for none of them.
+    /// A count of its threads' rounds: if it stands still for seconds, one of them hangs, or the engine of a job. This
+    /// waits for none of them.
     pub fn beats(&self) -> u64 {
         let Beats { callers, housekeeping } = &*self.beats;
         callers.load(Ordering::Relaxed).min(housekeeping.load(Ordering::Relaxed))
@@ -218,7 +218,7 @@ impl Server {
         self.jobs.stats()
     }
 
-    /// How the tables stand that it keeps; `None` if it keeps none, or was busy all the time.
+    /// The status of its tables; `None` if it keeps none, or was busy all the time.
     pub fn tables(&self) -> Option<TableServerStatus> {
         self.tables.as_deref().and_then(TableService::status)
     }

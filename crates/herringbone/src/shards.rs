@@ -109,8 +109,8 @@ impl ShardGroup {
     /// number of all shards. The result is on all ranks; there is none if no shard has a gradient.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if an operation is not sum or average, or there are not as many gradients as shards;
-    /// [`ErrorKind::BufferSize`] for one of another length; else see [`ErrorKind`].
+    /// [`ErrorKind::Unsupported`] if an operation is not sum or average, or the number of gradients is not the number
+    /// of shards; [`ErrorKind::BufferSize`] for a gradient of another length; otherwise see [`ErrorKind`].
     pub fn all_reduce<T: Element + Plain>(
         &self,
         count: usize,

@@ -45,7 +45,7 @@ pub struct Answer {
 /// The clocks of a process, and this one's before and after.
 #[derive(Clone, Debug)]
 pub struct Clocks {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// The protocol version that both processes speak.
     pub version: u16,
@@ -67,7 +67,7 @@ pub struct ClockSample {
 /// The flight records of a process.
 #[derive(Clone, Debug)]
 pub struct FlightAnswer {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// One of each of its jobs. None of a process that is in no job yet.
     pub records: Vec<FlightRecord>,
@@ -98,10 +98,10 @@ impl ClockSample {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// Somebody is there, or the way there is cut: a process that is stopped takes connections, too.
+    /// A process listens there, or the way there is cut: a stopped process takes connections, too.
     #[error("no answer for {} s: stopped, or cut off?", .0.as_secs_f64())]
     Silent(Duration),
-    /// Nobody listens there, or the address is none.
+    /// No process listens there, or the address is invalid.
     #[error("nobody answers: {0}")]
     Absent(io::Error),
     /// It ended the connection before it answered: it ends just now, or is something else.

@@ -19,8 +19,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
-/// A number that a process keeps and that its forked children do not have, once forks are [watched](watch) for. What
-/// was made in another generation was made by another process: its connections and mappings are not this one's.
+/// A number that a process keeps and that its forked children do not have, once forks are [watched](watch) for. An
+/// object from another generation was made by another process: its connections and mappings are not this one's.
 #[inline]
 pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
@@ -51,8 +51,8 @@ pub fn watch() -> io::Result<()> {
 
 /// Something with a descriptor that no forked child keeps open.
 ///
-/// It owns the descriptor for as long as it is guarded, so that the number cannot come to mean another file, and it
-/// gives only shared access to it.
+/// It owns the descriptor for as long as it is guarded, so that the number cannot mean another file later, and it gives
+/// only shared access to it.
 pub struct Guarded<F: AsFd + 'static> {
     inner: F,
     place: Place,

@@ -13,7 +13,7 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
-/// The interfaces that are up, in the system's order, which is that of their numbers (getifaddrs(3)).
+/// The interfaces that are up, in the system's order, which is the order of their numbers (getifaddrs(3)).
 ///
 /// # Errors
 /// The system's error, which is rare: it has no memory left, or no descriptors.

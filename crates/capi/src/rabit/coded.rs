@@ -16,7 +16,7 @@ pub extern "C" fn herringbone_rabit_init(count: c_int, arguments: ArrayPointer<T
     code_of(|| session::init(&arguments.arguments(count)?))
 }
 
-/// Waits until all ranks have come to their end, and leaves.
+/// Waits until all ranks have reached their end, and leaves.
 #[unsafe(no_mangle)]
 pub extern "C" fn herringbone_rabit_finalize() -> c_int {
     code_of(session::finalize)

@@ -20,7 +20,7 @@ pub extern "C" fn RabitInit(argc: c_int, argv: ArrayPointer<TextPointer>) -> boo
     printed(|| session::init(&argv.arguments(argc)?))
 }
 
-/// Waits until all ranks have come to their end, and leaves.
+/// Waits until all ranks have reached their end, and leaves.
 #[unsafe(no_mangle)]
 pub extern "C" fn RabitFinalize() -> bool {
     printed(session::finalize)
@@ -59,7 +59,7 @@ pub extern "C" fn RabitTrackerPrint(msg: TextPointer) {
     printed(|| current()?.print(&msg.needed("msg")?));
 }
 
-/// The name of this process's host, as much of it as there is room for.
+/// The name of this process's host, cut to the available room.
 #[unsafe(no_mangle)]
 pub extern "C" fn RabitGetProcessorName(
     out_name: ResultPointer<c_char>,

@@ -15,9 +15,9 @@ pub struct Cost {
     pub chunks: u32,
     /// The longest chain of messages in which each message needs the one before.
     pub rounds: u32,
-    /// How long a segment takes that has all ports to itself, in messages of one chunk. This is the sum, over rounds,
-    /// of the messages that the busiest rank sends or receives, as in Valiant's bulk-synchronous model (1990). `None`
-    /// if there are too many to count.
+    /// The time of a segment that has all ports to itself, in messages of one chunk. This is the sum, over rounds, of
+    /// the messages that the busiest rank sends or receives, as in Valiant's bulk-synchronous model (1990). `None` if
+    /// there are too many to count.
     pub alone: Option<u32>,
     /// The busiest worker's load: the most that one sends, receives and keeps, the most partners.
     pub worker: Load,

@@ -1,6 +1,6 @@
 //! Two algorithms, one inside hosts and one across them: the slow links carry the sums of each host's ranks.
 //!
-//! Inside a host [`radix`] scatters: each rank comes to hold the host's partial sum of its chunks. Across hosts the
+//! Inside a host [`radix`] scatters: each rank then holds the host's partial sum of its chunks. Across hosts the
 //! holders of a chunk all-reduce it: by more stages of radix, by doubling, in one shot or through a reducer. Then each
 //! host gathers.
 //!

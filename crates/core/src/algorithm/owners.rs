@@ -1,4 +1,4 @@
-//! Who owns which chunk of a node's partial sum, level by level.
+//! The owners of the chunks of a node's partial sum, level by level.
 //!
 //! A level is a cut of the ranks into nodes of the canonical tree. In each node every chunk has an owner. A rank that
 //! owns a chunk in a node owns it in the nodes below. The ranks of a node own equally many chunks, give or take one if

@@ -39,7 +39,7 @@ pub enum SharesError {
         /// Its share.
         share: u8,
     },
-    /// Nobody would fold anything.
+    /// No owner would fold anything.
     #[error("no owner has a share above 0: give one of them a share")]
     Nobody,
     /// More owners than there can be.

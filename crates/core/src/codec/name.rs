@@ -8,7 +8,7 @@ use alloc::{
 };
 use core::{fmt, iter::once, str::FromStr};
 
-/// A codec as ranks compare it and as it goes over the wire. The default is that of [`Codec::Plain`].
+/// A codec's code, which ranks compare and send. The default is the code of [`Codec::Plain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CodecCode {
     /// Which codec.

@@ -1,10 +1,10 @@
 //! How the chunks of an all_to_all are numbered.
 //!
-//! A rank reads a chunk of its buffer as input until it first writes there. If what it sends over some distance and
-//! what it receives over that distance were one chunk, its receive would wait for its send. That send would wait for
-//! the receive of the next rank, and so on, around a circle of ranks. So each distance, up or down, has two chunks,
-//! which the ranks along it send in turn. No rank has an input and an output at one chunk, except for its own part,
-//! which is chunk 0.
+//! A rank reads a chunk of its buffer as input until it first writes there. Suppose that the data that it sends over
+//! some distance and the data that it receives over that distance were one chunk. Then its receive would wait for its
+//! send. That send would wait for the receive of the next rank, and so on, around a circle of ranks. So each distance,
+//! up or down, has two chunks, which the ranks along it send in turn. No rank has an input and an output at one chunk,
+//! except for its own part, which is chunk 0.
 
 use crate::{group::Rank, schedule::Chunk};
 use core::cmp::Ordering;

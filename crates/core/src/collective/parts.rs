@@ -37,7 +37,7 @@ pub enum PartsError {
         buffer: &'static str,
         /// How many there are.
         given: usize,
-        /// Who has the buffer.
+        /// The rank with the buffer.
         rank: Rank,
         /// How many there have to be.
         needed: usize,
@@ -63,7 +63,7 @@ pub enum PartsError {
         collective: &'static str,
         /// Which buffer.
         buffer: &'static str,
-        /// Who has the buffer.
+        /// The rank with the buffer.
         rank: Rank,
         /// The first part that is too much, from 0.
         part: usize,

@@ -11,8 +11,7 @@ mod sealed {
 
 /// A type that a buffer can hold.
 ///
-/// Sealed: exactly the types of [`DType`]. Each is plain data: any [`DType::bytes`] bytes are a value, and there is no
-/// padding.
+/// Sealed: exactly the types of [`DType`]. Each is plain data without padding: any [`DType::bytes`] bytes are a value.
 pub trait Element: Copy + Default + PartialEq + Debug + Send + Sync + 'static + sealed::Sealed {
     /// Which type it is.
     const DTYPE: DType;

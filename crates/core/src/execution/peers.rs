@@ -13,7 +13,7 @@ use core::ops::Range;
 /// A message, as its sender describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageClaim {
-    /// Who sends it: a position among [`Prepared::peers`](crate::prepare::Prepared::peers).
+    /// The sender: a position among [`Prepared::peers`](crate::prepare::Prepared::peers).
     pub peer: usize,
     /// Which of that rank's messages it is.
     pub index: u16,

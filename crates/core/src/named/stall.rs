@@ -17,7 +17,7 @@ const LISTED: usize = 5;
 pub struct StallSettings {
     /// After this a warning is given, and again after the same time. Zero for never.
     pub warning: Duration,
-    /// After this all ranks shut down. Zero for never; so is less than the warning's.
+    /// After this all ranks shut down. Zero means never, and so does a time below the warning's.
     pub shutdown: Duration,
 }
 

@@ -56,9 +56,9 @@ pub(super) fn prices(request: &Request<'_>, basis: PriceBasis<'_>) -> Vec<Priced
     found
 }
 
-/// The cost of `algorithm` for a request, in nanoseconds, from the call to the last rank's return. All ranks come to
-/// the same number. Uplinks of sites count as ports do. `None` where it has no schedule for the request, where messages
-/// are coded, or where links that are no ports limit it.
+/// The cost of `algorithm` for a request, in nanoseconds, from the call to the last rank's return. All ranks get the
+/// same number. Uplinks of sites are priced like ports. `None` if it has no schedule for the request, if messages are
+/// coded, or if links that are no ports limit it.
 pub fn price(request: &Request<'_>, algorithm: &Algorithm, basis: PriceBasis<'_>) -> Option<u64> {
     let Request { collective, group, hosts, links, .. } = *request;
     let is_tree_of_links = matches!(algorithm, Algorithm::Trees { .. });

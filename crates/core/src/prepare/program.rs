@@ -173,7 +173,7 @@ pub enum Operand {
 pub struct Head {
     /// The step that takes it.
     pub step: u32,
-    /// Who sends it: a position among [`Prepared::peers`].
+    /// The sender: a position among [`Prepared::peers`].
     pub peer: u32,
     /// Which of that rank's messages it is.
     pub index: u16,

@@ -14,7 +14,7 @@ pub enum ReplayError {
     Lost {
         /// The item.
         item: ReplayItem,
-        /// Who needs it.
+        /// The rank that needs it.
         needed_by: Rank,
     },
     /// A rank is in a version that the others have left.

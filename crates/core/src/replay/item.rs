@@ -45,9 +45,9 @@ impl fmt::Display for ReplayItem {
 pub struct ReplayTransfer {
     /// The item.
     pub item: ReplayItem,
-    /// Who has it.
+    /// The rank that has it.
     pub from: Rank,
-    /// Who needs it.
+    /// The rank that needs it.
     pub to: Rank,
     /// The [kind](super::ReplayCall::Collective) of the call, if the item is a result.
     pub kind: Option<u64>,

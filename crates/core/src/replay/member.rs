@@ -22,7 +22,7 @@ pub enum ReplayCall<M> {
     Collective {
         /// How many bytes its result has.
         bytes: u64,
-        /// Whether its result proves that all ranks have come to it: all of them had a part in it.
+        /// Whether its result proves that all ranks have made the call: all of them contributed to it.
         proves_all: bool,
         /// A number for the collective, its type, and its operation.
         kind: u64,
@@ -346,7 +346,7 @@ impl<M: Clone> ReplayMember<M> {
         }
     }
 
-    /// The group is there again, of all ranks.
+    /// The group is formed again, with all ranks.
     pub fn formed(&mut self) {
         self.formation = Formation::Formed;
     }
@@ -452,7 +452,7 @@ impl<M: Clone> ReplayMember<M> {
         self.progress = Some(progress);
     }
 
-    /// All ranks have come to the barrier.
+    /// All ranks have reached the barrier.
     pub fn met(&mut self) {
         match &mut self.call {
             InCall::Finalize { passed, all_ended } => {
@@ -464,7 +464,7 @@ impl<M: Clone> ReplayMember<M> {
         }
     }
 
-    /// Whether all ranks are known to have come to their end. Then ranks that cannot meet once more, because others
+    /// Whether all ranks are known to have reached their end. Then ranks that cannot meet once more, because others
     /// have left, do not need to.
     pub fn may_leave(&self) -> bool {
         matches!(self.call, InCall::Finalize { all_ended: true, .. })

@@ -4,7 +4,7 @@ use super::standing::{HeldGlobal, HeldLocal, HeldModels};
 use crate::group::Rank;
 use alloc::{collections::BTreeMap, vec::Vec};
 
-/// Bytes that are kept for others. What they are made of is the caller's business.
+/// Bytes that are kept for others. Their meaning is the caller's business.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept<M> {
     /// How many.

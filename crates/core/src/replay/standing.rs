@@ -158,7 +158,7 @@ impl CheckpointOffer {
 }
 
 impl ReplayStanding {
-    /// That of a process that has just started.
+    /// The standing of a process that has just started.
     pub fn of_new(settings: &ReplaySettings) -> Self {
         let ReplaySettings { global_replica, local_replica, .. } = *settings;
         Self { global_replica, local_replica, position: None, bootstrap: Vec::new() }

@@ -75,7 +75,7 @@ impl ProgramBuilder {
         self
     }
 
-    /// Encodes what is at `from`; the form of `into` says as what.
+    /// Encodes the data at `from`; the form of `into` decides the code.
     pub fn encode(&mut self, from: Place, into: Place) -> &mut Self {
         self.program.steps.push(Step::Encode { from, into });
         self

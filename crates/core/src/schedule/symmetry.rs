@@ -18,8 +18,9 @@ pub struct Symmetry {
 }
 
 impl Symmetry {
-    /// Ranks with digits of these radices, the lowest digit first: as many ranks as their product. If a shift `moves_chunks`, it
-    /// takes chunk r to chunk s where it takes rank r to rank s, and there are as many chunks as ranks; else chunks stay.
+    /// Ranks with digits of these radices, the lowest digit first: as many ranks as their product. If a shift
+    /// `moves_chunks`, it takes chunk r to chunk s if it takes rank r to rank s, and there are as many chunks as ranks.
+    /// Otherwise chunks stay.
     ///
     /// # Panics
     /// If a radix is 0, or there are more ranks than can be numbered.
@@ -65,7 +66,7 @@ impl Symmetry {
         self.digits(number, by, |digit, by, radix| (digit + by) % radix)
     }
 
-    /// What takes `by` to 0.
+    /// The shift that takes `by` to 0.
     pub fn opposite(&self, by: u32) -> u32 {
         self.digits(0, by, |_, by, radix| (radix - by) % radix)
     }
@@ -84,12 +85,12 @@ impl Symmetry {
         rank - self.place_of(rank)
     }
 
-    /// What takes the first of the ranks that are alike to this one.
+    /// The shift that takes the first of the alike ranks to this one.
     pub fn place_of(&self, rank: Rank) -> u32 {
         rank % self.size()
     }
 
-    /// Where a rank comes to be: workers and reducers stay such.
+    /// The shifted rank: workers stay workers, and reducers stay reducers.
     pub fn rank(&self, rank: Rank, by: u32) -> Rank {
         self.first_of(rank) + self.shifted(self.place_of(rank), by)
     }
@@ -119,7 +120,7 @@ impl Symmetry {
         chunk - chunk % run.span
     }
 
-    /// The program of `rank`, given that of the first one alike.
+    /// The program of `rank`, made from the program of the first rank that is alike.
     ///
     /// A fold's sources whose ranks ascend in the first program ascend in each: they are put in order after the shift, each merge at
     /// its place in the list. So a fold of all parts of a node in the canonical shape is one on each rank, though a shift turns the

@@ -73,7 +73,7 @@ pub enum Cause {
         rank: Rank,
         /// How long it had waited.
         milliseconds: u64,
-        /// Who has not made it, ascending.
+        /// The ranks that have not made it, ascending.
         ranks: Vec<Rank>,
     },
     /// A member lacks memory for its part of an operation.
@@ -123,17 +123,17 @@ pub enum Cause {
     /// Members are gone for good. The group ends with it.
     #[error("lost {}: their logs have the reason; form the group again without them", Ranks(.ranks))]
     PeerLost {
-        /// Who, ascending.
+        /// The ranks, ascending.
         ranks: Vec<Rank>,
     },
     /// Members have left in order, and have not made a call that another one has made. The group ends with it.
     #[error("{} left without calling {operation}, which rank {caller} has called: make every rank make the same calls before it leaves", Ranks(.ranks))]
     Left {
-        /// Who, ascending.
+        /// The ranks, ascending.
         ranks: Vec<Rank>,
         /// The call.
         operation: Fingerprint,
-        /// Who has made it.
+        /// The rank that has called it.
         caller: Rank,
     },
     /// A member has aborted its operations, so the group ends.
@@ -308,7 +308,7 @@ pub struct Mismatch {
 pub struct Variant {
     /// The operation.
     pub fingerprint: Fingerprint,
-    /// Who, ascending.
+    /// The ranks, ascending.
     pub ranks: Vec<Rank>,
     /// The inputs of its plan, if only the plans differ.
     pub basis: Option<Basis>,

@@ -31,7 +31,7 @@ const QUESTIONS: usize = 64;
 /// The last call of a rank that leaves a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseQuestion {
-    /// Who asks.
+    /// The asking rank.
     pub rank: Rank,
     /// In which group.
     pub group: u32,

@@ -47,7 +47,7 @@ pub enum Message {
     Join(Join),
     /// A rank does not take part. To rank 0.
     Decline(Decline),
-    /// Everyone is there. From rank 0.
+    /// All members are there. From rank 0.
     Roster {
         /// The job: a random number, which keeps jobs with the same token apart.
         job: u64,
@@ -75,7 +75,7 @@ pub enum Message {
     Grow(Grow),
     /// The parameters of a group: from rank 0 after the roster, and to a reducer before the group's [`Introduction`].
     Parameters {
-        /// The group; 0 for that of all ranks.
+        /// The group; 0 for the group of all ranks.
         group: u32,
         /// The parameters.
         parameters: Box<Parameters>,
@@ -86,19 +86,19 @@ pub enum Message {
     Heartbeat,
     /// A rank has died.
     Dead {
-        /// Who.
+        /// The rank.
         rank: Rank,
         /// How that is known.
         death: Death,
     },
     /// A rank has left in order.
     Leave {
-        /// Who.
+        /// The rank.
         rank: Rank,
     },
     /// A rank has waited for a while; see [`fence`](super::fence).
     Waiting(Waiting),
-    /// Ranks have not come to an operation that others wait in. From the hub.
+    /// Ranks have not called an operation in which others wait. From the hub.
     Late(Late),
     /// Whether all members of a group have made the same calls as a rank that leaves it. To the hub, and from it to the members; see
     /// [`close_check`](super::close_check).

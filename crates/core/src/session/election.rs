@@ -107,7 +107,7 @@ impl Election {
         }
     }
 
-    /// Nobody has answered a call.
+    /// No process has answered a call.
     pub fn failed(&mut self, rank: Rank, now: u64) {
         let call = self.calls.entry(rank).or_default();
         let since = *call.failing_since.get_or_insert(call.began);

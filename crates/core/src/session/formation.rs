@@ -109,7 +109,7 @@ pub struct Formed {
 pub enum Progress {
     /// This many ranks are missing; see [`Formation::missing`].
     Waiting(u32),
-    /// Everybody is there; see [`Formation::found`].
+    /// All ranks are there; see [`Formation::found`].
     Complete,
 }
 
@@ -240,7 +240,7 @@ impl Formation {
         }
     }
 
-    /// Who has not come yet, ascending; shown with [`Ranks`](super::Ranks).
+    /// The ranks that have not come yet, ascending; shown with [`Ranks`](super::Ranks).
     pub fn missing(&self) -> Vec<Rank> {
         (0..self.world).filter(|rank| !self.joined.contains_key(rank)).collect()
     }

@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_millis(300);
 /// Ranks that are gone, as a process knows by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
-    /// Who, ascending.
+    /// The ranks, ascending.
     pub ranks: Vec<Rank>,
     /// The known reason.
     pub reason: String,

@@ -67,7 +67,7 @@ pub struct Established {
     pub version: u16,
     /// The purpose of the connection.
     pub purpose: Purpose,
-    /// Who is at the other end.
+    /// The identity of the other end.
     pub other: Identity,
     /// The keys that bind the following bytes to this connection.
     pub keys: Keys,

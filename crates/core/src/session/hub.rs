@@ -56,8 +56,8 @@ impl Hub {
     /// * Dispute begins a fence, if it is of the current generation and none is under way. An abort ends the group in
     ///   any generation: a fence that is under way decides this.
     /// * Report brings a fence forward; the last one ends it.
-    /// * Suspect and Grow begin a recovery, if the group has had none: after one no operation of it uses reducers. A reducer that is
-    ///   suspected is no member of the job any more.
+    /// * Suspect and Grow begin a recovery, if the group has had none: after one no operation of it uses reducers. A
+    ///   suspected reducer is no member of the job any more.
     /// * Held brings a recovery forward; the last one ends it, unless a fence is under way, which goes first. A member
     ///   that leaves sends Held before Forget.
     /// * Waiting is shown to the members that can compare it with their own history. These are the next member that

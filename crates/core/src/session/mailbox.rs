@@ -52,7 +52,7 @@ impl fmt::Display for Envelope {
 /// A message that found its receive.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Match<R, P> {
-    /// Who sent it.
+    /// The sender.
     pub from: Rank,
     /// Its number among the messages of that rank to this one.
     pub number: u64,
@@ -62,7 +62,7 @@ pub struct Match<R, P> {
     pub payload: P,
     /// The envelope of the receive.
     pub wanted: Envelope,
-    /// Who asked.
+    /// The receive.
     pub receive: R,
 }
 
@@ -73,7 +73,7 @@ pub struct Asked<R> {
     pub from: Option<Rank>,
     /// The envelope of the receive.
     pub envelope: Envelope,
-    /// Who asked.
+    /// The receive.
     pub receive: R,
 }
 

@@ -1,4 +1,4 @@
-//! Who takes part in a job, epoch by epoch.
+//! The members of a job, epoch by epoch.
 //!
 //! A [`Roster`] is a value: joining and leaving make the roster of the next epoch and leave this one as it is. Members
 //! have [identities](MemberId) that are never used again; a worker's rank is its place among the workers of an epoch.
@@ -96,13 +96,13 @@ pub struct Roster {
 /// Members that make no roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RosterError {
-    /// Nobody would have data.
+    /// No member would have data.
     #[error("a roster without workers")]
     NoWorkers,
     /// The members are too many, or their numbers are used up.
     #[error("more members than a roster takes")]
     Full,
-    /// Identities do not ascend, or one is there twice, or was not given out.
+    /// Identities do not ascend, or one appears twice, or was not given out.
     #[error("a roster whose identities do not ascend")]
     Order,
     /// A worker is always known by its process.
@@ -154,7 +154,7 @@ impl Roster {
     /// The next epoch, without a member. Workers of higher ranks move down by one.
     ///
     /// # Errors
-    /// If it is none, or the last worker.
+    /// If it is no member, or the last worker.
     pub fn without(&self, id: MemberId) -> Result<Self, RosterError> {
         let mut next = self.clone();
         next.members.remove(self.place(id).ok_or(RosterError::NoSuchMember)?);

@@ -56,7 +56,7 @@ impl Pool {
         self.reducers.insert(address, Reducer { is_named: true, state, losses: 0, life: None });
     }
 
-    /// Whom to call now: each is waited for until it [is there](Self::there) or [is not](Self::not_there).
+    /// The reducers to call now: each is waited for until it [is there](Self::there) or [is not](Self::not_there).
     pub fn due(&mut self, now: Duration) -> Vec<String> {
         let is_due = |reducer: &Reducer| {
             reducer.is_named && matches!(reducer.state, State::Away { until } if until <= now)

@@ -105,7 +105,7 @@ pub struct Calls {
     pub generation: u32,
     /// How many operations it has issued.
     pub next: u64,
-    /// The rolling hashes after the last of them, up to that of number `next - 1`; as many as are known, and at most
+    /// The rolling hashes after the last of them, up to number `next - 1`'s; as many as are known, and at most
     /// [`Calls::KNOWN`].
     pub hashes: Vec<u64>,
 }
@@ -126,7 +126,8 @@ pub struct Held {
 pub struct SegmentRepair {
     /// The segments.
     pub segments: Range<u32>,
-    /// Who sends the result to all others, by its number in the job; `None` if it is to be folded again.
+    /// The rank that sends the result to all others, by its number in the job; `None` if the segment is to be folded
+    /// again.
     pub holder: Option<Rank>,
 }
 

@@ -56,9 +56,9 @@ pub enum Refusal {
     DuplicateRank {
         /// The rank.
         rank: Rank,
-        /// Who came first.
+        /// The process that came first.
         first: String,
-        /// Who came second, and was refused.
+        /// The process that came second, and was refused.
         second: String,
     },
     /// A rank that the world does not have.
@@ -123,7 +123,7 @@ pub enum Refusal {
     NoRoom {
         /// The thing without room.
         what: String,
-        /// How much room there is.
+        /// The limit.
         limit: u64,
     },
     /// The refusing side knows of no such process.
@@ -137,7 +137,7 @@ pub enum Refusal {
     /// Not everybody came in time.
     #[error("{} did not come in time; look at their logs, or raise the timeout", super::Ranks(.missing))]
     Absent {
-        /// Who is missing, ascending; the first 200 of them are sent.
+        /// The missing ranks, ascending; the first 200 of them are sent.
         missing: Vec<Rank>,
     },
     /// A forced algorithm needs a reducer that cannot be used.

@@ -51,7 +51,7 @@ pub struct ClockReading {
 pub enum Activity {
     /// Rank 0 waits for these ranks, before there is a job.
     Forms {
-        /// Who has not come, ascending.
+        /// The ranks that have not come, ascending.
         missing: Vec<Rank>,
     },
     /// It is a worker of a job. Nothing is known if its engine was busy all the time.
@@ -134,7 +134,7 @@ pub struct InFlight {
     pub age: u64,
     /// Whether it has begun. One that has not waits for links, memory or an older operation.
     pub runs: bool,
-    /// Whom it waits for, the first 256 of them.
+    /// The members for which it waits, the first 256 of them.
     pub waits: Vec<MemberId>,
 }
 

@@ -1,4 +1,4 @@
-//! Who has not come to an operation that others wait in.
+//! Stragglers: ranks that have not called an operation in which others wait.
 //!
 //! While members wait, they report to the hub in which operation, once per round (see [`fence`](super::fence)). When a member has
 //! waited for several rounds, the hub names the stragglers: members that have not reported a wait in this group since its
@@ -16,14 +16,14 @@ pub const NAMED_IN_ROUND: u32 = 3;
 /// A member that waits has reported it since this round, because each reports once per round.
 const FRESH_SINCE_ROUND: u32 = 1;
 
-/// Members of a group have not come to an operation. From the hub.
+/// Members of a group have not called an operation. From the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Late {
     /// The group.
     pub group: u32,
     /// The operation.
     pub sequence: u64,
-    /// Who has not come to it, ascending; none if all wait.
+    /// The ranks that have not called it, ascending; empty if all wait.
     pub ranks: Vec<Rank>,
 }
 

@@ -35,19 +35,19 @@ pub enum ShrinkOutcome {
     Continue(Vec<Rank>),
     /// These are left, and they are fewer than some of them want.
     TooFew {
-        /// Who is left, ascending.
+        /// The remaining ranks, ascending.
         left: Vec<Rank>,
-        /// How many there should be at the least.
+        /// The required number.
         least: u32,
     },
     /// These ranks are silent, and might continue by themselves.
     NoMajority {
-        /// Who is silent, ascending.
+        /// The silent ranks, ascending.
         silent: Vec<Rank>,
     },
     /// A rank that receives this stops waiting. Until then these ranks were alive and had not agreed to continue.
     Late {
-        /// Who, ascending.
+        /// The ranks, ascending.
         missing: Vec<Rank>,
     },
 }

@@ -42,10 +42,10 @@ impl Calibration {
     }
 
     /// Reads the text of [`Display`](fmt::Display): `name = number` on each line, in any order; `#` begins a comment.
-    /// What is not there keeps its default.
+    /// Constants that are not listed keep their defaults.
     ///
     /// # Errors
-    /// A line that is none, an unknown name, one that is given twice, or a number that cannot be one.
+    /// An invalid line, an unknown name, a repeated name, or an invalid number.
     pub fn parse(text: &str) -> Result<Self, CalibrationError> {
         let mut read = Self::DEFAULT;
         let mut known = [false; NAMES.len()];

@@ -1,4 +1,4 @@
-//! Events in the order of time; of simultaneous events, the one that was known first comes first.
+//! Events in the order of time; of simultaneous events, the one that was known first.
 
 use super::machine::Picoseconds;
 use super::member::Notice;

@@ -131,7 +131,7 @@ impl Costs {
 /// Cores that ranks run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cores {
-    /// As many as there are ranks.
+    /// One for each rank.
     #[default]
     Enough,
     /// This many in each host.

@@ -36,16 +36,16 @@ pub enum Resource {
 pub enum WorkItem {
     /// A message: a thread that hands it over or takes it, a port that carries it.
     Message {
-        /// Who sent it.
+        /// The sender.
         from: Rank,
-        /// Who gets it.
+        /// The receiver.
         to: Rank,
     },
     /// A fold of a chunk.
     Fold(Chunk),
     /// Moving a chunk in memory.
     Copy(Chunk),
-    /// Encoding a chunk, or decoding it. What is decoded to be folded at once belongs to the fold.
+    /// Encoding a chunk, or decoding it. Decoding as part of a fold belongs to the fold.
     Code(Chunk),
 }
 
@@ -106,9 +106,9 @@ pub enum Untimed {
     /// They need a link that is not there.
     #[error("rank {from} sends to rank {to}, and there is no link from one to the other")]
     NoLink {
-        /// Who sends.
+        /// The sender.
         from: Rank,
-        /// Who should receive.
+        /// The receiver.
         to: Rank,
     },
     /// Their ranks are too many to be simulated each by itself.
@@ -118,7 +118,7 @@ pub enum Untimed {
         ranks: u32,
         /// About how much memory all of them take.
         bytes: u64,
-        /// How much there is for them.
+        /// The limit.
         most_bytes: u64,
     },
     /// They take longer than times are counted.
@@ -131,7 +131,7 @@ pub enum Untimed {
 /// [`execution`](crate::execution) are wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stalled {
-    /// Who has not ended its first operation that is still open.
+    /// The members that have not ended their first open operation.
     pub members: Vec<StalledMember>,
     /// The forbidden message.
     pub fault: Option<Fault>,

@@ -84,7 +84,7 @@ impl<P: Ord + Clone> RoofCounter<P> {
         }
     }
 
-    /// The busiest place of each kind of work that there is any of.
+    /// The busiest place of each kind of work that occurs.
     pub fn bounds(&self) -> Vec<Bound<P>> {
         let bound = |roof: Roof| {
             let (place, done) = self.done.iter().max_by_key(|(_, done)| done[roof as usize])?;

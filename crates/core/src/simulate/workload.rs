@@ -19,7 +19,7 @@ pub struct Workload<'a> {
     pub sizing: Sizing,
     /// How many such operations are called at once.
     pub operations: u32,
-    /// How many of them run at once at most, as there is staging memory for.
+    /// How many of them run at once at most, limited by staging memory.
     pub at_once: u32,
     /// Each rank's parts, if they can differ; the call's count is [`Call::UNEVEN`] then.
     pub parts: Option<&'a [UnevenParts]>,

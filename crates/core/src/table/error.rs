@@ -6,10 +6,10 @@ use alloc::string::String;
 /// Why a request was refused: it has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum TableError {
-    /// Nobody has opened it on this connection, or it was dropped.
+    /// No worker has opened it on this connection, or it was dropped.
     #[error("there is no such table: open it first; perhaps it was dropped meanwhile")]
     Unknown,
-    /// It is there already, and is another one.
+    /// A different table has its name.
     #[error(
         "there is a table of this name that differs in {what}: give this one another name, or drop that one"
     )]
@@ -34,7 +34,7 @@ pub enum TableError {
         /// The last.
         end: u64,
     },
-    /// Nobody has pushed to this row, and the table has no initializer.
+    /// No worker has pushed to this row, and the table has no initializer.
     #[error("row {key} was never pushed to, and the table has no initializer: push it first")]
     Missing {
         /// Its key.
@@ -80,7 +80,7 @@ pub enum TableError {
         /// How many workers the table has.
         workers: u32,
     },
-    /// The same rank is there already, in another process.
+    /// The same rank exists already, in another process.
     #[error("worker {worker} exists already, in another live process: give each process a rank of its own")]
     Twice {
         /// The rank.

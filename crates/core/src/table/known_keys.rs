@@ -25,9 +25,10 @@ pub enum KeyForm {
 
 /// The lists of keys that a connection knows, at one of its ends.
 ///
-/// Both ends hold the same lists after the same requests: each list that is taught is added, and the oldest ones that leave no room
-/// for it are forgotten. Numbers count the lists of a connection, so none stands for two of them. Lists are compared by all of their
-/// keys. Li et al. (OSDI 2014) send a hash of the list in its place; two lists with one hash would change wrong rows.
+/// Both ends hold the same lists after the same requests: each new list is added, and the oldest ones are forgotten to
+/// make room for it. Numbers count the lists of a connection, so none stands for two of them. Lists are compared by all
+/// of their keys. Li et al. (OSDI 2014) send a hash of the list instead; two lists with one hash would change wrong
+/// rows.
 #[derive(Clone, Debug, Default)]
 pub struct KnownKeys {
     /// The oldest first.

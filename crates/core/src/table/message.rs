@@ -1,8 +1,8 @@
 //! The messages of workers and servers of tables: the payloads of [request](crate::wire::Kind::Request) and
 //! [answer](crate::wire::Kind::Answer) frames.
 //!
-//! A payload is a head, as written here, and behind it the values, row after row, as many as the head names keys. Nothing is
-//! reserved because of a number in a head: keys and values are there, or it is malformed.
+//! A payload is a head, as written here, and then the values, row after row, as many as the head names keys. Nothing is
+//! reserved because of a number in a head: keys and values are there, or the payload is malformed.
 
 use super::{
     TableError,
@@ -29,7 +29,7 @@ pub struct RequestAddress {
 /// A request of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TableRequest {
-    /// To take part in a table, which is made if there is none of the name.
+    /// To take part in a table, which is made if no table has the name.
     Open {
         /// Its name.
         name: String,
@@ -106,7 +106,7 @@ pub enum TableRequest {
         /// How many steps.
         step: u64,
     },
-    /// To make a range as it is in the newest snapshot. If there is a table of the name it stays as it is.
+    /// To make a range as it is in the newest snapshot. A table of the name that exists stays as it is.
     Restore {
         /// The table's name.
         name: String,
@@ -145,10 +145,10 @@ pub enum TableAnswer {
     },
     /// No table has the name.
     Dropped {
-        /// Whether there was one.
+        /// Whether it existed.
         was_there: bool,
     },
-    /// The range is as in this snapshot; or there is none, and nothing was done.
+    /// The range is as in this snapshot; or there is no snapshot, and nothing was done.
     Restored {
         /// The snapshot's number.
         id: Option<u64>,

@@ -235,8 +235,8 @@ impl<P, Q> RangeState<P, Q> {
         Ok(())
     }
 
-    /// The next step whose pushes take effect, if all that take part have ended it. To be asked again until there is none,
-    /// with the pulls that are [ready](Self::ready) answered after each: they see this step and none after it.
+    /// The next step whose pushes take effect, if all that take part have ended it. Call this again until there is
+    /// none, and answer the pulls that are [ready](Self::ready) after each: they see this step and none after it.
     pub fn end_step(&mut self) -> Option<EndedStep<P>> {
         if let Consistency::FirstOf(count) = self.consistency {
             return self.gather(count as usize);

@@ -28,7 +28,7 @@ impl RowKeys {
         }
     }
 
-    /// Whether there is none.
+    /// Whether it has no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! A matrix of weights as CSV: commas, semicolons, tabs or spaces; names in the first line and column, if they are there.
+//! A matrix of weights as CSV: commas, semicolons, tabs or spaces, with optional names in the first line and column.
 
 use super::text::{Position, TextWord, shown, words};
 use super::{MOST_NODES, Topology, TopologyError};

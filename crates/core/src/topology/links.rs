@@ -155,7 +155,7 @@ impl LinkMatrix {
         if self.weight(from, to) > 0.0 { self.speed(from, to) } else { 0.0 }
     }
 
-    /// The bandwidth of the link from one rank to another, also of one that trees do not use; 0 if there is none.
+    /// The bandwidth of the link from one rank to another, even if trees do not use it; 0 if there is none.
     pub fn speed(&self, from: usize, to: usize) -> f64 {
         self.bandwidths[from * self.size + to]
     }

@@ -7,7 +7,7 @@ use alloc::{vec, vec::Vec};
 /// time does not grow with their number.
 pub const MOST_IN_BLOCK: usize = 16;
 
-/// How often each turn comes. What disturbs one of them does not disturb the others.
+/// How often each turn is repeated. A disturbance of one of them does not disturb the others.
 pub const TURN_REPEATS: usize = 2;
 
 /// Of how many parts of a turn the first two do not count: they take what a token bucket has saved, and what TCP needs to begin.

@@ -171,7 +171,7 @@ impl Topology {
     /// A topology of these nodes and links.
     ///
     /// # Errors
-    /// [`TopologyError::Whole`] for too many nodes, links to nodes that are not there, and numbers that are none.
+    /// [`TopologyError::Whole`] for too many nodes, links to nodes that do not exist, and invalid numbers.
     pub fn of_parts(nodes: Vec<TopologyNode>, links: Vec<TopologyLink>) -> Result<Self, TopologyError> {
         let is_amount = |number: f64| number.is_finite() && number >= 0.0;
         let is_whole = |link: &TopologyLink| {
@@ -200,7 +200,7 @@ impl Topology {
     /// The same with these ports.
     ///
     /// # Errors
-    /// [`TopologyError::Whole`] for ports of nodes that are not there, two of one node, and numbers that are none.
+    /// [`TopologyError::Whole`] for ports of nodes that do not exist, two of one node, and invalid numbers.
     pub fn with_ports(self, ports: Vec<TopologyPort>) -> Result<Self, TopologyError> {
         let is_amount = |number: f64| number.is_finite() && number >= 0.0;
         let is_whole = |(at, port): (usize, &TopologyPort)| {
@@ -272,8 +272,8 @@ impl Topology {
         &self.warnings
     }
 
-    /// The numbers of the nodes that are ranks, in their order: of a group's ranks rank i is the node at i. GPUs if there are
-    /// any, else members of a matrix, else hosts.
+    /// The numbers of the nodes that are ranks, in their order: rank i of a group is the node at i. These are GPUs if
+    /// there are any, else members of a matrix, else hosts.
     pub fn ranks(&self) -> Vec<usize> {
         let of_kind = |kind| {
             let is_one = |at: &usize| self.nodes[*at].kind == kind;

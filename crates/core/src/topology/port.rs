@@ -6,9 +6,9 @@ pub(super) const UNIT: u64 = 1000;
 /// The link of a host to the switch: bytes of payload per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// From the host; 0: no limit, or none that is known.
+    /// From the host; 0: unlimited, or unknown.
     pub out: u64,
-    /// To the host; 0: no limit, or none that is known.
+    /// To the host; 0: unlimited, or unknown.
     pub into: u64,
 }
 

@@ -20,7 +20,7 @@ pub struct HostFlow {
     pub from: u32,
     /// The receiver's.
     pub to: u32,
-    /// How many bytes have come to the other end.
+    /// How many bytes have reached the other end.
     pub bytes: u64,
     /// For how many microseconds at least one was on its way.
     pub microseconds: u64,

@@ -42,7 +42,7 @@ impl RoundTrips {
         numbers.iter().all(|time| *time <= MOST_MICROSECONDS).then_some(Self { microseconds: numbers })
     }
 
-    /// The microseconds of each rank; nothing if none is known.
+    /// The microseconds of each rank; empty if none is known.
     pub fn numbers(&self) -> &[u32] {
         &self.microseconds
     }

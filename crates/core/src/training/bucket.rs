@@ -10,7 +10,7 @@ pub struct Gradient {
     pub kind: u32,
     /// How long it is.
     pub bytes: u64,
-    /// From the beginning of the backward pass until it is there.
+    /// From the beginning of the backward pass until it is ready.
     pub ready: Picoseconds,
 }
 
@@ -21,7 +21,7 @@ pub struct Bucket {
     pub kind: u32,
     /// All of them together.
     pub bytes: u64,
-    /// From the beginning of the backward pass until its last gradient is there.
+    /// From the beginning of the backward pass until its last gradient is ready.
     pub ready: Picoseconds,
 }
 

@@ -17,9 +17,9 @@ pub struct TrainingStep {
     pub backward: Picoseconds,
     /// The work that needs all sums and follows them: the optimizer, and the rest of the step.
     pub after: Picoseconds,
-    /// The cores that it computes on, if threads of sums run on them, too. A thread that computes keeps its core: one that sums sleeps between
-    /// messages, and whenever it wakes it waits for a core. So sums have the idle cores until the backward pass is over. `None`: sums take none of
-    /// its cores.
+    /// The cores that it computes on, if threads of sums run on them, too. A thread that computes keeps its core. A
+    /// thread that sums sleeps between messages, and whenever it wakes it waits for a core. So sums have the idle cores
+    /// until the backward pass is over. `None`: sums take none of its cores.
     pub cores: Option<ComputingCores>,
 }
 

@@ -349,7 +349,7 @@ pub enum StepFault {
         place: Place,
         /// Its form.
         actual: Form,
-        /// That of the first slot.
+        /// The form of the first slot.
         expected: Form,
     },
     /// A step for several chunks of the user's buffer, where some are still input and some already output.

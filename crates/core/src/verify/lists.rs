@@ -1,4 +1,4 @@
-//! Many short lists, most of them of one number or none, at four bytes for each of these.
+//! Many short lists, most of one number or none, at four bytes each.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Running the graph: a step runs once all that it follows has run. What never runs is deadlocked.
+//! Running the graph: a step runs once all steps that it follows have run. Steps that never run are deadlocked.
 //!
 //! The graph is a Kahn network without choices, so every maximal run ends in the same state and one run proves all.
 

@@ -1,4 +1,4 @@
-//! Which group takes a call: the program's, or that of the line in which this thread makes it.
+//! The group that takes a call: the program's, or the group of the line in which this thread makes it.
 
 use super::{
     handle::{GroupHandle, clash, make_known, settings_of},

@@ -49,8 +49,9 @@ impl Communicator {
     /// ranks ask for the same number of turns, in the same order. So its calls match the other ranks' calls, at any
     /// time and on any thread, while the program's own calls continue.
     ///
-    /// A call in a turn waits until all earlier turns are over. Code that makes no calls waits for nothing. If a call has not
-    /// come to its turn within its timeout, all later ones of the line fail, because the other ranks have made one more.
+    /// A call in a turn waits until all earlier turns are over. Code that makes no calls waits for nothing. If a call
+    /// has not reached its turn within its timeout, all later ones of the line fail, because the other ranks have made
+    /// one more.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] if this is called in a turn, and earlier ones do not end within the group's timeout.
@@ -95,7 +96,7 @@ impl Communicator {
     /// averages of integers, whose partial sums are wider, can take another algorithm.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if there is none.
+    /// [`ErrorKind::Unsupported`] if no algorithm can do it.
     pub fn explain(&self, collective: Collective, dtype: DType, count: usize) -> Result<String> {
         self.check_open("explain")?;
         self.explained(Call::new(collective, dtype, ReduceOp::Sum, count))
@@ -281,8 +282,8 @@ impl Communicator {
         })
     }
 
-    /// Receives `values` from a rank, or from any rank of the group if none is named: then from the one whose message of this
-    /// tag comes first. Returns the sender's rank.
+    /// Receives `values` from a rank, or from any rank of the group if none is named: then from the rank whose message
+    /// of this tag comes first. Returns the sender's rank.
     ///
     /// Receives of one tag are served in the order of their calls, and messages of one sender and tag in the order in which
     /// they were sent.

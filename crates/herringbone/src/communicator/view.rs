@@ -61,7 +61,7 @@ pub struct JobFigures {
     pub whole: Option<GroupStatus>,
     /// Bytes of staging memory that operations have now.
     pub staged: u64,
-    /// Bytes of staging memory that there are.
+    /// Bytes of staging memory.
     pub staging: u64,
 }
 
@@ -93,12 +93,13 @@ impl JobView {
         &self.place
     }
 
-    /// The job's token, with which its members are asked; also one that was drawn for this job alone. `None` if it has none.
+    /// The job's token, with which its members are asked; this can be a token that was drawn for this job alone. `None`
+    /// if it has none.
     pub fn token(&self) -> Option<&str> {
         Some(&*self.token).filter(|token| !token.is_empty())
     }
 
-    /// Whether this process has left the job, or is a forked child of the one that is in it.
+    /// Whether this process has left the job, or is a forked child of a member.
     pub fn is_over(&self) -> bool {
         self.node().is_none()
     }

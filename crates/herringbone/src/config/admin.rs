@@ -24,7 +24,7 @@ impl AdminSettings {
     /// The settings in an environment.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an address that is none.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an invalid address.
     pub fn of(environment: &Environment) -> Result<Self> {
         let text = |setting: &Setting| Ok(setting.find(environment)?.map(|found| found.text));
         let listen = settings::ADMIN
@@ -37,7 +37,7 @@ impl AdminSettings {
         })
     }
 
-    /// With another place to listen, `ADDR:PORT`; `None` if the text is none.
+    /// With another address to listen at, `ADDR:PORT`; `None` if the text is none.
     pub fn at(self, text: &str) -> Option<Self> {
         Some(Self { listen: Some(listen_address(text)?), ..self })
     }

@@ -59,7 +59,7 @@ impl Environment {
     /// The algorithm that `HERRINGBONE_ALGORITHM` forces.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a name that is none.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for an unknown name.
     pub fn algorithm(&self) -> Result<Option<Algorithm>> {
         let Some(found) = settings::ALGORITHM.find(self)? else { return Ok(None) };
         let wrong = |error| Error::config(&found.variable, error);

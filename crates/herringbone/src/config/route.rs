@@ -1,4 +1,4 @@
-//! The address that this host has on its way to another one, which is the one that a process tells the others.
+//! The address that this host has on its way to another one, which a process sends to the others.
 
 use super::{Config, interface::present, launchers, resolve};
 use crate::{Error, Result};
@@ -13,15 +13,15 @@ pub struct Route {
     pub address: IpAddr,
     /// The interface that has it, if one of this host's is up and has it.
     pub interface: Option<String>,
-    /// Whether a setting has chosen it. Else it is the one on the way.
+    /// Whether a setting has chosen it. Otherwise it is the address on the way.
     pub is_chosen: bool,
 }
 
 /// The address that a worker with `config` would use if rank 0 were at `host`, a name or an address. Nothing is sent.
 ///
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config) if the host has no address, or if no interface is the one that
-/// `HERRINGBONE_IFNAME` asks for; [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no way to the host.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) if the host has no address, or if no interface matches
+/// `HERRINGBONE_IFNAME`; [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no way to the host.
 pub fn route_to(config: &Config, host: &str) -> Result<Route> {
     let usual = on_the_way_to(host)?;
     let chosen = config.local_address(usual)?;

@@ -27,7 +27,7 @@ pub struct Setting {
     /// Variables of other programs that are used if it is not set; the first one that is set wins. Each is a list whose
     /// values are joined by colons.
     pub fallbacks: &'static [&'static [&'static str]],
-    /// Who reads it.
+    /// The processes that read it.
     pub readers: &'static [Reader],
     /// Whether its value must not be shown.
     pub secret: bool,
@@ -448,7 +448,8 @@ fn begins_nearly(name: &str) -> bool {
     missing.len() <= WRONG
 }
 
-/// The names that begin like a setting's, or nearly so, in whatever case, and are none, in the order of the alphabet.
+/// The names that begin like a setting's, or nearly so, in whatever case, but are not settings, in the order of the
+/// alphabet.
 pub fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
     let is_known = |name: &str| ALL.iter().any(|setting| setting.name == name);
     let judge = |name: &str| match name.strip_prefix(PREFIX) {

@@ -384,7 +384,7 @@ impl fmt::Debug for DependencyEngine {
 }
 
 impl OnComplete {
-    /// Lets later operations have `variable` before this operation's end, as it is now. What becomes of the operation then
+    /// Lets later operations have `variable` before this operation's end, as it is now. The end of the operation then
     /// does not spoil it.
     ///
     /// # Errors

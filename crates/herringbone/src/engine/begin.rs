@@ -1,4 +1,4 @@
-//! From a call to a running operation: begun when its links, its memory and its turn are there.
+//! From a call to a running operation, which begins when its links, its memory and its turn are there.
 
 use super::{
     footprints::{Footprints, LAST},

@@ -1,10 +1,10 @@
 //! Messages between two ranks of a group, by tag: [`Mailbox`] matches messages with receives, and groups of the two
 //! ranks carry them.
 //!
-//! Between two ranks there are four such groups, two for each direction. One carries the sender's announcements and the
-//! receiver's answers to the other's, as short broadcasts. One carries long messages, each as a broadcast of its own.
-//! Both ranks issue these broadcasts in the order in which **the receiver** takes the messages. It issues the broadcast
-//! and answers the announcement, and the sender issues its part when it reads the answer. So all data moves in ordinary
+//! Two ranks have four such groups, two for each direction. One carries the sender's announcements and the receiver's
+//! answers to the other's, as short broadcasts. One carries long messages, each as a broadcast of its own. Both ranks
+//! issue these broadcasts in the order in which **the receiver** takes the messages. It issues the broadcast and
+//! answers the announcement, and the sender issues its part when it reads the answer. So all data moves in ordinary
 //! operations, with proofs, deadlines and fences, and a tag costs nothing.
 //!
 //! Each message has exactly one answer, and its send ends with that. So a sender knows that its message was wanted, and a

@@ -1,7 +1,8 @@
 //! Accepting connections: one thread accepts them and reads all handshakes; only an authenticated connection gets a thread of its own.
 //!
-//! A connection that sends nothing costs its caller nothing. So the number of pending connections is bounded, in all and for each
-//! [origin](pending_connections::CallerOrigin). If all places are taken, a new connection replaces the one that is least likely a rank.
+//! A connection that sends nothing costs its caller nothing. So the number of pending connections is bounded, in all
+//! and for each [origin](pending_connections::CallerOrigin). If all places are taken, a new connection replaces the
+//! connection that is least likely a rank's.
 
 use super::{
     greet::{self, DEADLINE, GreetError, Stream},

@@ -1,4 +1,5 @@
-//! Callers that have not proved themselves yet: none has a thread, each has a bounded place, and strangers make way.
+//! Callers that have not proved themselves yet: none has a thread, each has a bounded place, and strangers are evicted
+//! first.
 
 use super::greet::{self, DEADLINE, GreetError};
 use crate::core::session::handshake::{Claim, LEAST_BYTES, Policy, Server};

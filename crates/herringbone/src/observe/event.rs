@@ -87,7 +87,7 @@ pub enum TraceEvent<'a> {
         operation: OperationId,
         /// The call.
         call: &'a Fingerprint,
-        /// The name of its group: `world`, or that of the subgroup.
+        /// The name of its group: `world`, or the subgroup's.
         group: &'a str,
         /// The algorithm that the plan chose.
         algorithm: &'a str,
@@ -146,8 +146,8 @@ pub enum TraceEvent<'a> {
     Waited {
         /// The operation.
         operation: OperationId,
-        /// The endpoints whose messages, room or links are missing. There are none if it waits for memory, or for an
-        /// older operation.
+        /// The endpoints whose messages, room or links are missing. Empty if it waits for memory, or for an older
+        /// operation.
         endpoints: &'a [MemberId],
     },
     /// The caller has the operation's result; on a reducer, it is over.

@@ -46,7 +46,7 @@ pub struct OperationTimes {
 pub struct Recent {
     /// Which it is, in its group.
     pub id: OperationId,
-    /// The name of its group: `world`, or that of the subgroup.
+    /// The name of its group: `world`, or the subgroup's.
     pub group: String,
     /// The collective.
     pub collective: Collective,

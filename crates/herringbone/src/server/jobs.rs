@@ -88,7 +88,7 @@ pub struct ServedFigures {
     pub moved: Moved,
     /// Bytes of staging memory that operations have now.
     pub staged: u64,
-    /// Bytes of staging memory that there are.
+    /// Bytes of staging memory.
     pub staging: u64,
 }
 

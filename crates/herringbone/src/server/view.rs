@@ -61,7 +61,7 @@ impl ServerView {
         Some(self.jobs.upgrade()?.figures())
     }
 
-    /// How its tables stand; `None` if it keeps none, or was busy all the time.
+    /// The status of its tables; `None` if it keeps none, or was busy all the time.
     pub fn tables(&self) -> Option<TableServerStatus> {
         self.tables.as_ref()?.upgrade()?.status()
     }

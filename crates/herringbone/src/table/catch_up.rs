@@ -1,4 +1,4 @@
-//! How the ranges of a table come to agree in how many steps a worker has ended.
+//! How the ranges of a table agree on the number of steps that a worker has ended.
 
 use super::{
     calls::TableCall,

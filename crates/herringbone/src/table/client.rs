@@ -30,7 +30,8 @@ use std::{
 /// Each worker of a job makes one, and opens the same tables. Its methods can be called from several threads. Dropping
 /// the last handle says goodbye: other workers' steps continue without this one.
 ///
-/// The design is that of ps-lite and of Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014).
+/// The design follows ps-lite and Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI
+/// 2014).
 #[derive(Clone, Debug)]
 pub struct ParameterServer {
     connections: Arc<Connections>,
@@ -102,14 +103,14 @@ impl ParameterServer {
         self
     }
 
-    /// Takes part in a table, which is made if there is none of the name. All workers give the same name and the same
-    /// specification; the number of workers is that of this parameter server.
+    /// Takes part in a table, which is made if no table has the name. All workers give the same name and the same
+    /// specification; the number of workers is this parameter server's.
     ///
     /// While it is open here, to open it again gives the same table. A table outlives its workers. It exists until a
     /// worker [drops](Self::drop_table) it, or its servers end.
     ///
     /// # Errors
-    /// [`ErrorKind::Table`] if there can be no such table, or there is another one of the name;
+    /// [`ErrorKind::Table`] if no such table can exist, or a different one has the name;
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn table(&self, name: &str, spec: TableSpec) -> Result<Arc<RemoteTable>> {
         self.table_within(name, spec, RETURN)
@@ -289,10 +290,10 @@ impl ParameterServer {
         self.connections.wait("open", name, &call)
     }
 
-    /// Forgets a table on all servers. Who uses it gets an error.
+    /// Forgets a table on all servers. Its users get an error.
     ///
     /// # Errors
-    /// [`ErrorKind::Table`] if there is none of the name; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
+    /// [`ErrorKind::Table`] if no table has the name; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn drop_table(&self, name: &str) -> Result<()> {
         check_name(name).map_err(|why| unusable(name, why))?;
         let call = TableCall::new();

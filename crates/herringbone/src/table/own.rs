@@ -6,9 +6,10 @@ use std::fmt;
 /// An optimizer that a server has in addition to [`OptimizerKind`](crate::core::table::OptimizerKind)'s, for tables
 /// whose optimizer is named `own:` and its name.
 ///
-/// A program that serves tables with it makes a [`Server`](crate::server::Server) with [`TableOptions::optimizers`](super::TableOptions::optimizers).
-/// All servers of a table need it. What workers push comes rescaled and clipped, row by row. The same row, state and gradient have to
-/// give the same result on every server, or copies of a range differ.
+/// A program that serves tables with it makes a [`Server`](crate::server::Server) with
+/// [`TableOptions::optimizers`](super::TableOptions::optimizers). All servers of a table need it. The pushes of workers
+/// come rescaled and clipped, row by row. The same row, state and gradient have to give the same result on every
+/// server, or copies of a range differ.
 ///
 /// ps-lite's users write a server's `KVServer::set_request_handle` for this.
 pub trait OwnOptimizer: fmt::Debug + Send + Sync {

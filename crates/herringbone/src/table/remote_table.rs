@@ -87,9 +87,9 @@ impl RemoteTable {
         Ok(())
     }
 
-    /// Changes rows by `values`, row after row in the order of `keys`: [`width`](TableSpec::width) elements each. Values of a key
-    /// that is there several times are added up first. It returns when all servers have taken the push. It ends this worker's step,
-    /// unless `more` pushes of the step follow.
+    /// Changes rows by `values`, row after row in the order of `keys`: [`width`](TableSpec::width) elements each.
+    /// Values of a key that occurs several times are added up first. It returns when all servers have taken the push.
+    /// It ends this worker's step, unless `more` pushes of the step follow.
     ///
     /// # Errors
     /// [`ErrorKind::Table`] for keys and values that the table cannot have: then nothing is pushed. The table stays usable.

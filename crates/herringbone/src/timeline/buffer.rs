@@ -1,4 +1,4 @@
-//! Records on their way from the engine's thread to the one that writes.
+//! Records on their way from the engine's thread to the writing thread.
 
 use super::record::TimelineRecord;
 use crate::clock::Moment;

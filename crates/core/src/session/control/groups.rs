@@ -53,7 +53,7 @@ pub struct PlanInfo {
 /// The operation that a rank waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Who waits.
+    /// The waiting rank.
     pub rank: Rank,
     /// In which group.
     pub group: u32,
@@ -73,7 +73,7 @@ pub struct Waiting {
 pub struct Ordinal {
     /// A hash of the kind of group and its members; groups with the same hash are counted.
     pub of: u32,
-    /// How many there were before.
+    /// How many the member had made before.
     pub at: u64,
 }
 

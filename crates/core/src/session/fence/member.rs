@@ -107,7 +107,7 @@ pub enum Check {
     Match,
     /// They did not.
     Differs,
-    /// This member has not come to that operation.
+    /// This member has not called that operation.
     NotYet,
     /// The operation is further back than this member remembers, and over.
     Forgotten,

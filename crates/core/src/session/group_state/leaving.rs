@@ -1,4 +1,4 @@
-//! How a process comes to the end of a group.
+//! How a process ends its part in a group.
 //!
 //! Operations that are under way continue when the group is closed. A rank that does not know whether all have made the
 //! same calls [asks](super::super::close_check) before it leaves. It stays as long as another rank waits for its
@@ -53,13 +53,13 @@ impl GroupState {
         self.close(out);
     }
 
-    /// Somebody waits, once the group is closed, until all members have made the same calls: until this process
+    /// A caller waits, once the group is closed, until all members have made the same calls: until this process
     /// [leaves](Self::leave).
     pub fn await_close_check(&mut self) {
         self.leaving.close_check = CloseCheck::Awaited;
     }
 
-    /// Nobody waits for that any more.
+    /// No caller waits for that any more.
     pub fn end_close_check(&mut self, out: &mut impl Outputs) {
         self.leaving.close_check = CloseCheck::Over;
         out.put(self.group, Output::Leave);

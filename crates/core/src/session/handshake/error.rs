@@ -45,12 +45,12 @@ pub enum HandshakeError {
     /// The server could not prove that it knows the token.
     #[error("the other side does not know the job's token: check its address, and HERRINGBONE_TOKEN there")]
     Unproven,
-    /// The server is of this job, but not the one that was meant.
+    /// The server is of this job, but not the expected one.
     #[error("expected {expected} at this address, found {} {}: check addresses and ports", found.role, found.rank)]
     WrongPeer {
-        /// Who was meant.
+        /// The expected server.
         expected: Expected,
-        /// Who is there.
+        /// The identity of the server that answered.
         found: Identity,
     },
 }

@@ -33,7 +33,7 @@ pub enum Purpose {
     Data = 3,
     /// To hand over a shared-memory segment.
     Segment = 4,
-    /// To see whether a reducer is there that knows the token; nothing follows.
+    /// To see whether a reducer that knows the token is there; nothing follows.
     Greeting = 5,
     /// A reducer wants to be used: its address follows, and the other end answers.
     Enlist = 6,
@@ -48,7 +48,7 @@ pub enum Purpose {
     Decline = 10,
 }
 
-/// Who a process is.
+/// The identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Its role in the job.
@@ -67,7 +67,7 @@ pub struct Identity {
 /// A client's description of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hello {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// Its purpose.
     pub purpose: Purpose,

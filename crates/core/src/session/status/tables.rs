@@ -21,7 +21,7 @@ pub struct TableServerStatus {
     pub used: u64,
     /// The limit of these bytes.
     pub limit: u64,
-    /// Who has which range, as far as this server knows. Empty if it is alone.
+    /// The owners and copies of ranges, as far as this server knows. Empty if it is alone.
     pub ranges: Vec<RangeStatus>,
     /// Its tables, a range each.
     pub tables: Vec<TableStatus>,
@@ -29,7 +29,7 @@ pub struct TableServerStatus {
     pub unlisted: u32,
 }
 
-/// Who has a range.
+/// The owner and copies of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeStatus {
     /// Which.

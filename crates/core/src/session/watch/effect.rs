@@ -42,7 +42,7 @@ pub enum Effect {
         /// The line.
         line: String,
     },
-    /// Something has happened to groups. What their engine answers is for [the hub](super::Watch::tell_hub).
+    /// Events of groups. The engine's answer is for [the hub](super::Watch::tell_hub).
     Groups(GroupEvent),
 }
 
@@ -78,6 +78,6 @@ pub enum GroupEvent {
         /// Why.
         cause: Cause,
     },
-    /// Nobody decides any more: rank 0 has left, and is not there for the others either.
+    /// No rank decides any more: rank 0 has left, and is not there for the others either.
     NoHub,
 }

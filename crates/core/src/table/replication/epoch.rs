@@ -9,7 +9,7 @@ pub const SERVERS_MOST: u32 = 64;
 /// Numbers an epoch. Later ones are higher, and no two are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EpochId {
-    /// One more than that of any epoch that its servers knew of.
+    /// One more than the counter of any epoch that its servers knew.
     pub counter: u64,
     /// The server that proposed it.
     pub decider: u32,
@@ -55,14 +55,14 @@ pub struct HeldRange {
     pub is_settled: bool,
 }
 
-/// Who has a range in an epoch.
+/// The owner and copies of a range in an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tenure {
-    /// The last epoch in which it had an owner. What a server holds of it from an earlier one is out of date.
+    /// The last epoch in which it had an owner. A server's data of the range from an earlier epoch is out of date.
     pub last: EpochId,
-    /// Who executes its requests. `None`: no server of the epoch has it.
+    /// The server that executes its requests. `None`: no server of the epoch has it.
     pub owner: Option<u32>,
-    /// Who else has it, or is to.
+    /// Other servers that have it, or are to get it.
     pub copies: Vec<CopyPlace>,
 }
 

@@ -44,7 +44,7 @@ pub enum PeerMessage {
         /// As far as the decider knows.
         bases: Vec<EpochId>,
     },
-    /// It is in that epoch if that comes to count.
+    /// It is in that epoch if that is settled.
     Promise {
         /// Which.
         id: EpochId,
@@ -122,7 +122,7 @@ pub struct Candidacy {
     pub highest: EpochId,
     /// Processes of its epochs that have certainly ended, and had not given it up.
     pub dead: Vec<ServerLife>,
-    /// Processes of its epochs in whose place there is another one.
+    /// Processes of its epochs that others have replaced.
     pub replaced: Vec<ServerLife>,
 }
 

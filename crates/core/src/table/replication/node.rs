@@ -160,7 +160,7 @@ impl TableNode {
             })
     }
 
-    /// The other processes that there is a connection with, and signs of life on it.
+    /// The other processes with a connection, and signs of life on it.
     pub fn heard(&self) -> impl Iterator<Item = ServerLife> + '_ {
         let processes =
             self.peers.iter().map(|(server, peer)| ServerLife { server: *server, life: peer.life });
@@ -329,7 +329,7 @@ impl TableNode {
         self.settled.as_ref()
     }
 
-    /// The life of a server that there is a connection with.
+    /// The life of a server with a connection.
     pub fn life_of(&self, server: u32) -> Option<u64> {
         self.peers.get(&server).map(|peer| peer.life)
     }
@@ -344,7 +344,7 @@ impl TableNode {
         self.replicas
     }
 
-    /// How many servers there are, and ranges.
+    /// The number of servers, and of ranges.
     pub fn servers(&self) -> u32 {
         self.servers
     }

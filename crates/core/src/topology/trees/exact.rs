@@ -1,4 +1,4 @@
-//! The best trees over few ranks, by a search that leaves none out.
+//! The best trees over few ranks, by an exhaustive search.
 //!
 //! Each tree takes the fewest rounds that the links allow from its root. The search compares all sets of such trees,
 //! one tree for each root. It finds a set whose worst load is least, and among these one with the most weight.

@@ -9,8 +9,8 @@ use alloc::{vec, vec::Vec};
 
 /// The largest |S| / (bandwidth that leaves S), over all sets S of ranks that leave out some rank. 0 for a single rank.
 ///
-/// From a set that is known, a flow finds one that bounds more, until there is none: each is above the one before, so that it
-/// ends (Dinkelbach, 1967).
+/// From a known set, a flow finds one with a higher bound, until there is none. Each bound is above the one before, so
+/// the search ends (Dinkelbach, 1967).
 pub fn bound(links: &LinkMatrix) -> f64 {
     let size = links.size();
     let mut bound = 0.0;

@@ -1,8 +1,8 @@
 //! If all links are equal, one tree turned round gives the trees of all roots.
 //!
-//! Turned by r, the edge between a and b becomes the one between a + r and b + r (modulo the ranks). So a distance between ranks that
-//! the tree has twice, or half the way round once, is two uses of each link of that distance. The ranks of the tree swap their
-//! places until no distance is there more often: then no set of trees has a smaller load.
+//! Turned by r, the edge between a and b becomes the one between a + r and b + r (modulo the ranks). So a distance
+//! between ranks that the tree has twice, or half the way round once, is two uses of each link of that distance. The
+//! ranks of the tree swap their places until no distance occurs more often: then no set of trees has a smaller load.
 
 use super::broadcast::{Parents, broadcast};
 use crate::topology::{LinkMatrix, random::SplitMix};
