@@ -43,6 +43,7 @@
 //! | [`trace`] | how a schedule is shown |
 //! | [`named`] | which named operations all ranks are ready for |
 //! | [`wire`], [`session`] | what processes say to each other, and what becomes of a group when one of them is lost |
+//! | [`staging`] | how an accelerator's values pass through the host, slice by slice |
 //! | [`table`] | what workers push to and pull from servers, and which pushes a pull sees |
 //! | [`replay`] | how a program that loses a process continues where it was |
 //! | [`prepare`], [`execution`], [`simulate`] | what a rank does next, segment by segment, and how long that takes |
@@ -92,6 +93,8 @@ pub mod named;
 pub mod wire;
 
 pub mod session;
+
+pub mod staging;
 
 pub mod table;
 

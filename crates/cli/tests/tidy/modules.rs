@@ -21,7 +21,7 @@ const ORDERS: [Order; 9] = [
         lines: &[
             "lib",
             "search terms",
-            "interpret named plan replay table training",
+            "interpret named plan replay staging table training",
             "simulate",
             "execution",
             "prepare",
@@ -39,6 +39,8 @@ const ORDERS: [Order; 9] = [
         folder: "crates/sys/src",
         lines: &[
             "lib",
+            "cuda",
+            "device",
             "codec heap signal",
             "checksum kernel region segment socket",
             "doorbell peer ring span",

@@ -1,0 +1,346 @@
+//! A line of staged operations beside two streams and an engine, in every order that seeds draw.
+
+use super::*;
+use alloc::{collections::BTreeSet, format, string::String};
+
+const SEEDS: u64 = 300;
+
+/// Draws numbers: SplitMix64.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut drawn = self.0;
+        drawn = (drawn ^ drawn >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        drawn = (drawn ^ drawn >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((drawn ^ drawn >> 31) % bound as u64) as usize
+    }
+
+    fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+}
+
+/// What a place on the host holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Nothing,
+    Input(SliceId),
+    Result(SliceId),
+}
+
+/// What a stream does next.
+#[derive(Clone, Copy, Debug)]
+enum Queued {
+    AwaitCopyIn(u64),
+    CopyOut(SliceId, Option<usize>),
+    CopyIn(SliceId, Option<usize>, u64),
+    Signal(u64),
+}
+
+struct World {
+    draw: Draw,
+    staging: Staging,
+    shapes: Vec<StagedShape>,
+    slots: Vec<Content>,
+    own: BTreeMap<u64, Content>,
+    /// The last operation that wrote each operation's memory, by the first one that has it, and the slice.
+    written: BTreeMap<(u64, usize), u64>,
+    outward: VecDeque<Queued>,
+    inward: VecDeque<Queued>,
+    /// Copies that have ended and that the host has not seen.
+    unseen_out: VecDeque<SliceId>,
+    unseen_in: VecDeque<u64>,
+    running: Vec<(SliceId, Option<usize>, bool)>,
+    ended_in: BTreeSet<u64>,
+    log: Log,
+    failures: usize,
+}
+
+/// What a run has seen.
+#[derive(Default)]
+struct Log {
+    started: Vec<SliceId>,
+    signalled: BTreeSet<u64>,
+    failed: BTreeSet<u64>,
+    retired: Vec<u64>,
+    /// Copies out that ended while an earlier slice travelled.
+    overlapped: usize,
+}
+
+impl World {
+    fn new(seed: u64, rules: StagingRules, failures: usize) -> Self {
+        let mut draw = Draw(seed);
+        let slots = 1 + draw.below(4);
+        Self {
+            staging: Staging::with_rules(slots, rules),
+            draw,
+            shapes: Vec::new(),
+            slots: vec![Content::Nothing; slots],
+            own: BTreeMap::new(),
+            written: BTreeMap::new(),
+            outward: VecDeque::new(),
+            inward: VecDeque::new(),
+            unseen_out: VecDeque::new(),
+            unseen_in: VecDeque::new(),
+            running: Vec::new(),
+            ended_in: BTreeSet::new(),
+            log: Log::default(),
+            failures,
+        }
+    }
+
+    fn push(&mut self) {
+        let draw = &mut self.draw;
+        let in_slots = !draw.one_in(4);
+        let (copies_out, copies_in) = [(true, true), (true, false), (false, true)][draw.below(3)];
+        let slices = if in_slots { 1 + draw.below(6) } else { 1 };
+        // One that writes the memory of an earlier operation is as long as that one.
+        let writers: Vec<u64> =
+            (0..).zip(&self.shapes).filter(|(_, of)| of.copies_in).map(|(n, _)| n).collect();
+        let after = writers.last().copied().filter(|_| draw.one_in(2));
+        let slices = after.map_or(slices, |number| self.shapes[number as usize].slices);
+        let in_slots = in_slots || slices > 1;
+        let shape = StagedShape { slices, in_slots, copies_out, copies_in, after };
+        self.shapes.push(shape);
+        assert_eq!(self.staging.push(shape), self.shapes.len() as u64 - 1);
+    }
+
+    /// The operation whose memory this one has: the first of those that came one after the other.
+    fn memory_of(&self, number: u64) -> u64 {
+        self.shapes[number as usize].after.map_or(number, |earlier| self.memory_of(earlier))
+    }
+
+    fn place(&mut self, slice: SliceId, slot: Option<usize>) -> &mut Content {
+        match slot {
+            Some(slot) => &mut self.slots[slot],
+            None => self.own.entry(slice.operation).or_insert(Content::Nothing),
+        }
+    }
+
+    fn act(&mut self) -> Result<(), String> {
+        while let Some(action) = self.staging.next_action() {
+            match action {
+                StagingAction::CopyOut { slice, slot, behind } => {
+                    self.outward.extend(behind.map(Queued::AwaitCopyIn));
+                    self.outward.push_back(Queued::CopyOut(slice, slot));
+                }
+                StagingAction::Start { slice, slot, lacking, last } => {
+                    self.start(slice, slot, lacking, last)?;
+                }
+                StagingAction::CopyIn { slice, slot, ticket } => {
+                    self.inward.push_back(Queued::CopyIn(slice, slot, ticket));
+                }
+                StagingAction::Signal { operation, by: Signaller::Stream } => {
+                    self.inward.push_back(Queued::Signal(operation));
+                }
+                StagingAction::Signal { operation, by: Signaller::Host } => self.signal(operation)?,
+                StagingAction::Retire { operation } => self.log.retired.push(operation),
+            }
+        }
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        slice: SliceId,
+        slot: Option<usize>,
+        lacking: bool,
+        last: bool,
+    ) -> Result<(), String> {
+        let shape = self.shapes[slice.operation as usize];
+        if last != (slice.slice + 1 == shape.slices) {
+            return Err(format!("{slice:?} is the last: {last}"));
+        }
+        if lacking != self.log.failed.contains(&slice.operation) {
+            return Err(format!("{slice:?} starts without memory: {lacking}"));
+        }
+        if !lacking {
+            let place = self.place(slice, slot);
+            if shape.copies_out && *place != Content::Input(slice) {
+                return Err(format!("{slice:?} starts on {place:?}"));
+            }
+            *place = Content::Input(slice);
+        }
+        self.log.started.push(slice);
+        self.running.push((slice, slot, lacking));
+        Ok(())
+    }
+
+    fn signal(&mut self, number: u64) -> Result<(), String> {
+        let first = self.log.signalled.insert(number);
+        if first { Ok(()) } else { Err(format!("operation {number} is signalled twice")) }
+    }
+
+    fn stream(&mut self, inward: bool) -> Result<(), String> {
+        let queue = if inward { &mut self.inward } else { &mut self.outward };
+        match queue.front().copied() {
+            Some(Queued::AwaitCopyIn(ticket)) if !self.ended_in.contains(&ticket) => return Ok(()),
+            None => return Ok(()),
+            Some(_) => {}
+        }
+        match queue.pop_front().expect("it has one") {
+            Queued::AwaitCopyIn(_) => {}
+            Queued::CopyOut(slice, slot) => self.copy_out(slice, slot)?,
+            Queued::CopyIn(slice, slot, ticket) => {
+                let place = *self.place(slice, slot);
+                if place != Content::Result(slice) {
+                    return Err(format!("{slice:?} gets {place:?}"));
+                }
+                let memory = self.memory_of(slice.operation);
+                self.written.insert((memory, slice.slice), slice.operation);
+                self.ended_in.insert(ticket);
+                self.unseen_in.push_back(ticket);
+            }
+            Queued::Signal(operation) => self.signal(operation)?,
+        }
+        Ok(())
+    }
+
+    fn copy_out(&mut self, slice: SliceId, slot: Option<usize>) -> Result<(), String> {
+        let memory = self.memory_of(slice.operation);
+        let after = self.shapes[slice.operation as usize].after;
+        let written = self.written.get(&(memory, slice.slice)).copied();
+        // What failed operations leave is undefined.
+        if written != after && self.log.failed.is_empty() {
+            return Err(format!("{slice:?} reads what {written:?} wrote, in place of {after:?}"));
+        }
+        let is_earlier = |(other, _, lacking): &(SliceId, _, bool)| *other < slice && !lacking;
+        self.log.overlapped += usize::from(self.running.iter().any(is_earlier));
+        *self.place(slice, slot) = Content::Input(slice);
+        self.unseen_out.push_back(slice);
+        Ok(())
+    }
+
+    /// Ends one of the engine's operations, whichever.
+    fn end(&mut self) -> Result<(), String> {
+        if self.running.is_empty() {
+            return Ok(());
+        }
+        let (slice, slot, lacking) = self.running.remove(self.draw.below(self.running.len()));
+        if !lacking {
+            let place = self.place(slice, slot);
+            if *place != Content::Input(slice) {
+                return Err(format!("{slice:?} is summed over {place:?}"));
+            }
+            *place = Content::Result(slice);
+        }
+        let fails = lacking || (self.failures > 0 && self.draw.one_in(6));
+        if fails && !lacking {
+            self.failures -= 1;
+        }
+        if fails {
+            self.log.failed.insert(slice.operation);
+        }
+        self.staging.ended(slice, !fails);
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        match self.draw.below(5) {
+            0 => self.stream(false)?,
+            1 => self.stream(true)?,
+            2 => self.end()?,
+            3 => {
+                if let Some(slice) = self.unseen_out.pop_front() {
+                    self.staging.copied_out(slice);
+                }
+            }
+            _ => {
+                if let Some(ticket) = self.unseen_in.pop_front() {
+                    self.staging.copied_in(ticket);
+                }
+            }
+        }
+        self.act()
+    }
+
+    fn run(mut self) -> Result<Log, String> {
+        let operations = 2 + self.draw.below(5);
+        let mut steps = 0;
+        while self.shapes.len() < operations || !self.staging.is_idle() || !self.inward.is_empty() {
+            if self.shapes.len() < operations && self.draw.one_in(8) {
+                self.push();
+            }
+            self.step()?;
+            steps += 1;
+            if steps > 20_000 {
+                return Err(format!("it stands still: {:?}", self.staging));
+            }
+        }
+        let all: BTreeSet<u64> = (0..operations as u64).collect();
+        if self.log.signalled != all || self.log.retired.len() != operations {
+            return Err(format!("of {operations} operations {:?} are signalled", self.log.signalled));
+        }
+        if !self.log.started.is_sorted() {
+            return Err(format!("slices start as {:?}", self.log.started));
+        }
+        if self.slots.len() < self.staging.slots.len()
+            || self.staging.slots.iter().any(|slot| *slot != SlotState::Free)
+        {
+            return Err("a slot is not free in the end".into());
+        }
+        Ok(self.log)
+    }
+}
+
+#[test]
+fn every_interleaving_ends_and_no_copy_meets_another() {
+    for seed in 0..SEEDS {
+        let log = World::new(seed, StagingRules::ALL, 0).run();
+        let log = log.unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
+        assert_eq!(log.failed.len(), 0);
+    }
+}
+
+#[test]
+fn a_failure_at_any_point_signals_its_value_and_keeps_the_order() {
+    let mut failed = 0;
+    for seed in 0..SEEDS {
+        let log = World::new(seed, StagingRules::ALL, 2).run();
+        failed += log.unwrap_or_else(|problem| panic!("seed {seed}: {problem}")).failed.len();
+    }
+    assert!(failed > SEEDS as usize / 2, "{failed} failures are too few to say something");
+}
+
+#[test]
+fn the_next_slice_is_copied_out_while_earlier_ones_travel() {
+    let logs = (0..SEEDS).map(|seed| World::new(seed, StagingRules::ALL, 0).run().unwrap());
+    assert!(logs.filter(|log| log.overlapped > 0).count() > SEEDS as usize / 2);
+    // Nothing has ended, and two slots are taken.
+    let mut staging = Staging::new(2);
+    staging.push(StagedShape { slices: 3, in_slots: true, copies_out: true, copies_in: true, after: None });
+    let id = |slice| SliceId { operation: 0, slice };
+    let out =
+        |slice, behind| Some(StagingAction::CopyOut { slice: id(slice), slot: Some(slice % 2), behind });
+    assert_eq!(
+        [staging.next_action(), staging.next_action(), staging.next_action()],
+        [out(0, None), out(1, None), None]
+    );
+    staging.copied_out(id(0));
+    let start = StagingAction::Start { slice: id(0), slot: Some(0), lacking: false, last: false };
+    assert_eq!([staging.next_action(), staging.next_action()], [Some(start), None]);
+    // The third is queued behind the copy that leaves its slot, which has not ended.
+    staging.ended(id(0), true);
+    let leaves = StagingAction::CopyIn { slice: id(0), slot: Some(0), ticket: 0 };
+    assert_eq!(
+        [staging.next_action(), staging.next_action(), staging.next_action()],
+        [Some(leaves), out(2, Some(0)), None]
+    );
+}
+
+#[test]
+fn broken_rules_are_found() {
+    let plants = [
+        StagingRules { wait_for_slots: false, ..StagingRules::ALL },
+        StagingRules { wait_for_copies_out: false, ..StagingRules::ALL },
+        StagingRules { wait_for_writers: false, ..StagingRules::ALL },
+        StagingRules { start_in_order: false, ..StagingRules::ALL },
+        StagingRules { signal_failures: false, ..StagingRules::ALL },
+    ];
+    for rules in plants {
+        let is_found = |seed| World::new(seed, rules, 2).run().is_err();
+        assert!((0..SEEDS).any(is_found), "{rules:?} is not found by {SEEDS} seeds");
+    }
+}
