@@ -10,6 +10,7 @@
 //! | [`region`] | memory kept across calls: owned, or lent and *revoked* before the lender may touch it again |
 //! | [`segment`] | memory shared with other processes: sealed memfds, gone with the last process that maps them |
 //! | [`heap`] | buffers in a segment, for users |
+//! | [`device`], [`cuda`] | accelerators: streams that copy to and from the host, events, values for which streams wait |
 //! | [`ring`], [`doorbell`] | messages of at most 15 words through a segment without locks, and sleeping without lost wake-ups |
 //! | [`socket`], [`pidfd`] | sockets into and out of spans, descriptors passed between processes, deaths of processes |
 //! | [`interface`] | the host's network interfaces and their addresses |
@@ -43,6 +44,10 @@ pub mod region;
 pub mod segment;
 
 pub mod heap;
+
+pub mod device;
+
+pub mod cuda;
 
 pub mod ring;
 

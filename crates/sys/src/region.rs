@@ -11,7 +11,7 @@ mod turn;
 
 use crate::plain::Plain;
 use crate::span::{Kind, Span};
-use block::Block;
+pub(crate) use block::Block;
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;

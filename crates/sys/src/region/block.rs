@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// An aligned allocation.
-pub(super) struct Block {
+pub(crate) struct Block {
     pub(super) start: NonNull<u8>,
     layout: Layout,
 }
@@ -16,10 +16,19 @@ impl Block {
     const ALIGN: usize = 64;
 
     pub(super) fn zeroed(bytes: usize) -> Block {
-        let layout = Layout::from_size_align(bytes.max(1), Self::ALIGN).expect("fewer than 2^63 bytes");
+        Self::aligned(bytes, Self::ALIGN)
+    }
+
+    /// `align` is a power of two.
+    pub(crate) fn aligned(bytes: usize, align: usize) -> Block {
+        let layout = Layout::from_size_align(bytes.max(1), align).expect("fewer than 2^63 bytes");
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         Block { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 }
 
