@@ -38,6 +38,8 @@ mod config;
 #[cfg(feature = "dependency")]
 pub mod dependency;
 mod descriptors;
+#[expect(clippy::disallowed_methods, reason = "a group has a thread for a device, which naps between looks")]
+pub mod device;
 mod engine;
 mod error;
 mod execute;

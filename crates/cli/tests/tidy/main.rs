@@ -139,8 +139,8 @@ fn python_confines_unsafe_code() {
     let holders =
         sources().into_iter().filter(|source| source.path.starts_with("python/src/") && uses(source) > 0);
     assert!(
-        holders.count() <= 2,
-        "unsafe blocks are in the module that makes regions and in the one that calls it"
+        holders.count() <= 3,
+        "unsafe blocks are in the modules that name the host's and a device's memory, and in the one that calls the first"
     );
 }
 

@@ -61,7 +61,7 @@ const ORDERS: [Order; 9] = [
             "assembly server",
             "calibrate measure",
             // What programs hold.
-            "dependency named table",
+            "dependency device named table",
             "communicator",
             "work",
             // Questions to other processes.
@@ -180,7 +180,7 @@ const ORDERS: [Order; 9] = [
         folder: "python/src",
         lines: &[
             "lib",
-            "dependency named shards",
+            "dependency device named shards",
             "communicator rabit",
             "tables",
             "optimizer",
@@ -244,7 +244,7 @@ const ORDERS: [Order; 9] = [
             "torch/compression_hooks torch/destroying torch/hooks torch/shards torch/timeline",
             "torch/communicators",
             "torch/group",
-            "torch/saving",
+            "torch/mixing torch/saving",
             "torch/coalescing torch/dispatched",
             "torch/collectives",
             "torch/parts torch/sparse",
@@ -259,7 +259,7 @@ const ORDERS: [Order; 9] = [
             "torch/corrector torch/futures torch/rearranged torch/shards_refused torch/shards_sums",
             "work",
             "extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/shards_loading torch/tensors",
-            "arrays compression correction kinds options plain_kinds shards_data torch/measured torch/shards_surroundings",
+            "arrays compression correction kinds options plain_kinds shards_data torch/devices torch/measured torch/shards_surroundings",
             "advice",
             "aliases arguments closing errors needs",
             "_herringbone listing names unlike",

@@ -86,8 +86,18 @@ impl Communicator {
         Ok(group.lines.line(group.number, asking))
     }
 
+    /// A turn for a call on an accelerator's memory, whose operations start once they are on the host: the next one in the line of
+    /// such calls that code of line `asking` makes.
+    pub(crate) fn staged_turn(&self, asking: u64) -> LineTurn {
+        let group = self.parts().1;
+        group.lines.turn("calls on a device's memory", group.number, asking)
+    }
+
     /// The number of this thread's line, once it is its turn.
-    fn asking_line(&self) -> Result<u64> {
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub(crate) fn asking_line(&self) -> Result<u64> {
         let line = calling::own_line(self.parts().0, "turn", self.timeout())?;
         Ok(line.map_or(PROGRAM, |line| line.number))
     }

@@ -1,0 +1,424 @@
+//! A line of staged operations, with its streams and slots: does what its machine decides, and tells it what has ended.
+
+use super::{
+    DeviceShared, HostBuffers, LineParts, StagedBuffers, StagedCall,
+    driver::StagedSubmission,
+    error_of,
+    outcome::StagedOutcome,
+    shape::{StagedCut, slice_request},
+};
+use crate::{
+    Error, LineTurn, MessageRequest, Pending, Request, Result,
+    core::staging::{Signaller, SliceId, StagedShape, Staging, StagingAction},
+    sys::{
+        device::{AcceleratorError, DeviceEvent, PinnedMemory},
+        region::Region,
+    },
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+/// The line of calls in which a program has made a call, and whether the call is a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LineKey {
+    pub(super) asking: u64,
+    pub(super) has_messages: bool,
+}
+
+/// An operation of the engine that a line has started.
+pub(super) struct StartedSlice {
+    pub(super) slice: SliceId,
+    pub(super) pending: Pending,
+}
+
+/// What an event of a line is behind.
+#[derive(Clone, Copy)]
+enum Behind {
+    CopyOut(SliceId),
+    CopyIn(u64),
+    /// The value of an operation.
+    Signal(u64),
+}
+
+struct Queued {
+    behind: Behind,
+    event: DeviceEvent,
+}
+
+/// A line, its streams and its operations.
+pub(super) struct StagingLine {
+    shared: Arc<DeviceShared>,
+    parts: Arc<LineParts>,
+    staging: Staging,
+    running: BTreeMap<u64, Running>,
+    /// What the streams have to do, in their order.
+    outward: VecDeque<Queued>,
+    inward: VecDeque<Queued>,
+}
+
+/// A staged operation that is not over.
+struct Running {
+    call: StagedCall,
+    buffers: StagedBuffers,
+    host: HostBuffers,
+    cut: StagedCut,
+    /// Until its last slice has started.
+    turn: Option<LineTurn>,
+    producer: DeviceEvent,
+    /// Whether the stream of copies waits for the producer already.
+    awaited: bool,
+    outcome: Arc<StagedOutcome>,
+    error: Option<Error>,
+    /// Whether a stream has still to write the value.
+    signalling: bool,
+    retired: bool,
+    shared: Arc<DeviceShared>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let accelerator = &self.shared.accelerator;
+        accelerator.release(self.producer);
+        if self.outcome.is_over() {
+            return;
+        }
+        // The group was closed before it was over: nobody waits for ever.
+        let error = self.error.take().unwrap_or_else(|| self.shared.closed(self.call.name()));
+        self.outcome.fail(&error);
+        self.outcome.finish(Err(error));
+    }
+}
+
+impl StagingLine {
+    pub(super) fn new(shared: Arc<DeviceShared>, parts: Arc<LineParts>) -> Self {
+        let staging = Staging::new(parts.slots.len());
+        let (outward, inward) = (VecDeque::new(), VecDeque::new());
+        Self { shared, parts, staging, running: BTreeMap::new(), outward, inward }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Whether something is queued whose end only a look tells.
+    pub(super) fn awaits_events(&self) -> bool {
+        !self.outward.is_empty() || !self.inward.is_empty()
+    }
+
+    pub(super) fn push(&mut self, submission: StagedSubmission) {
+        let StagedSubmission { call, buffers, host, cut, turn, producer, outcome, .. } = submission;
+        let shape = StagedShape {
+            slices: cut.slices(),
+            in_slots: cut.slice > 0,
+            copies_out: cut.copies_out,
+            copies_in: cut.copies_in,
+            after: self.last_writer(&buffers),
+        };
+        let number = self.staging.push(shape);
+        let shared = self.shared.clone();
+        let (awaited, error, signalling, retired) = (false, None, false, false);
+        let running = Running {
+            call,
+            buffers,
+            host,
+            cut,
+            turn,
+            producer,
+            awaited,
+            outcome,
+            error,
+            signalling,
+            retired,
+            shared,
+        };
+        self.running.insert(number, running);
+    }
+
+    /// The last operation that writes what a call on these buffers reads or writes.
+    fn last_writer(&self, buffers: &StagedBuffers) -> Option<u64> {
+        let writes = |running: &Running| {
+            let written = running.buffers.output.as_ref().filter(|_| running.cut.copies_in);
+            let used = [&buffers.input, &buffers.output].into_iter().flatten();
+            written.is_some_and(|written| used.into_iter().any(|memory| memory.overlaps(written)))
+        };
+        self.running.iter().rev().find(|(_, running)| writes(running)).map(|(number, _)| *number)
+    }
+
+    /// The engine's operation on a slice has ended.
+    pub(super) fn ended(&mut self, slice: SliceId, pending: &Pending) {
+        let result = pending.result().unwrap_or(Ok(()));
+        if let Some(running) = self.running.get_mut(&slice.operation) {
+            running.outcome.set_source(pending.source());
+            if let Err(error) = &result {
+                running.error.get_or_insert_with(|| error.clone());
+            }
+        }
+        self.staging.ended(slice, result.is_ok());
+    }
+
+    /// Tells the machine which copies have ended. Returns whether any has.
+    pub(super) fn look(&mut self) -> bool {
+        let mut has_moved = false;
+        for inward in [false, true] {
+            while let Some((behind, result)) = self.complete(inward) {
+                has_moved = true;
+                if let Err(error) = result {
+                    self.fail(behind, &error);
+                }
+                match behind {
+                    Behind::CopyOut(slice) => self.staging.copied_out(slice),
+                    Behind::CopyIn(ticket) => self.staging.copied_in(ticket),
+                    Behind::Signal(number) => self.signalled(number),
+                }
+            }
+        }
+        has_moved
+    }
+
+    /// What a stream has done, if that is the next thing it has to do.
+    fn complete(&mut self, inward: bool) -> Option<(Behind, Result<(), AcceleratorError>)> {
+        let queue = if inward { &mut self.inward } else { &mut self.outward };
+        let result = self.shared.accelerator.query(queue.front()?.event);
+        if matches!(result, Ok(false)) {
+            return None;
+        }
+        let Queued { behind, event } = queue.pop_front()?;
+        self.shared.accelerator.release(event);
+        Some((behind, result.map(|_| ())))
+    }
+
+    /// A stream has failed: so have the operations behind whose copies it was.
+    fn fail(&mut self, behind: Behind, error: &AcceleratorError) {
+        let error = error_of(error);
+        match behind {
+            Behind::CopyOut(slice) => self.fail_operation(slice.operation, error),
+            Behind::CopyIn(_) | Behind::Signal(_) => {
+                let all: Vec<u64> = self.running.keys().copied().collect();
+                for number in all {
+                    self.fail_operation(number, error.clone());
+                }
+            }
+        }
+    }
+
+    fn fail_operation(&mut self, number: u64, error: Error) {
+        if let Some(running) = self.running.get_mut(&number) {
+            let rank = self.shared.communicator.rank();
+            let error = error.about(rank, running.call.name());
+            running.error.get_or_insert(error);
+            self.staging.fail(number);
+        }
+    }
+
+    /// Does what the machine decides, up to the next operation of the engine that starts.
+    pub(super) fn act(&mut self) -> Option<StartedSlice> {
+        while let Some(action) = self.staging.next_action() {
+            match action {
+                StagingAction::CopyOut { slice, slot, behind } => {
+                    if let Err(error) = self.copy_out(slice, slot, behind) {
+                        self.fail_operation(slice.operation, error_of(&error));
+                        self.staging.copied_out(slice);
+                    }
+                }
+                StagingAction::Start { slice, slot, lacking, last } => {
+                    let started = self.start(slice, slot, lacking);
+                    if let Some(running) = self.running.get_mut(&slice.operation).filter(|_| last) {
+                        running.turn = None;
+                    }
+                    match started {
+                        Ok(pending) => return Some(StartedSlice { slice, pending }),
+                        Err(error) => {
+                            self.fail_operation(slice.operation, error);
+                            self.staging.ended(slice, false);
+                        }
+                    }
+                }
+                StagingAction::CopyIn { slice, slot, ticket } => {
+                    if let Err(error) = self.copy_in(slice, slot, ticket) {
+                        self.fail_operation(slice.operation, error_of(&error));
+                        self.staging.copied_in(ticket);
+                    }
+                }
+                StagingAction::Signal { operation, by } => self.signal(operation, by),
+                StagingAction::Retire { operation } => self.retire(operation),
+            }
+        }
+        None
+    }
+
+    fn copy_out(
+        &mut self,
+        slice: SliceId,
+        slot: Option<usize>,
+        behind: Option<u64>,
+    ) -> Result<(), AcceleratorError> {
+        let (accelerator, stream) = (&self.shared.accelerator, &self.parts.outward);
+        let Some(running) = self.running.get_mut(&slice.operation) else { return Ok(()) };
+        if !running.awaited {
+            accelerator.wait(stream, running.producer)?;
+            running.awaited = true;
+        }
+        let is_it =
+            |queued: &&Queued| matches!(queued.behind, Behind::CopyIn(ticket) if Some(ticket) == behind);
+        if let Some(queued) = self.inward.iter().find(is_it) {
+            accelerator.wait(stream, queued.event)?;
+        }
+        let range = running.cut.range(slice.slice);
+        let host = slot.map(|slot| &self.parts.slots[slot]).or(running.host.input.as_ref());
+        if let (Some(from), Some(host)) = (&running.buffers.input, host) {
+            let from = if slot.is_some() { from.part(range) } else { from.clone() };
+            accelerator.copy_out(stream, &from, host, 0)?;
+        }
+        let event = accelerator.record(stream)?;
+        self.outward.push_back(Queued { behind: Behind::CopyOut(slice), event });
+        Ok(())
+    }
+
+    fn start(&mut self, slice: SliceId, slot: Option<usize>, lacking: bool) -> Result<Pending> {
+        let communicator = &self.shared.communicator;
+        let Some(running) = self.running.get(&slice.operation) else {
+            return Err(self.shared.closed("a staged operation"));
+        };
+        let slot = slot.map(|slot| &self.parts.slots[slot]);
+        let regions = Regions::of(running, slice, slot, lacking);
+        if !lacking {
+            for memory in slot.into_iter().chain(&running.host.input).chain(&running.host.output) {
+                self.shared.accelerator.host_uses(memory, 0..memory.len());
+            }
+        }
+        let Regions { input, output } = regions;
+        match &running.call {
+            StagedCall::Collective(request) if running.cut.slice > 0 => {
+                let request = slice_request(request, &running.cut, input);
+                in_turn(running.turn.as_ref(), || communicator.submit(request))
+            }
+            StagedCall::Collective(request) => {
+                let request = Request { input, output, ..request.clone() };
+                in_turn(running.turn.as_ref(), || communicator.submit(request))
+            }
+            StagedCall::Send { to, message } => {
+                communicator.submit_send(*to, MessageRequest { region: input, ..message.clone() })
+            }
+            StagedCall::Receive { from, message } => {
+                communicator.submit_recv(*from, MessageRequest { region: output, ..message.clone() })
+            }
+        }
+    }
+
+    fn copy_in(&mut self, slice: SliceId, slot: Option<usize>, ticket: u64) -> Result<(), AcceleratorError> {
+        let (accelerator, stream) = (&self.shared.accelerator, &self.parts.inward);
+        let Some(running) = self.running.get_mut(&slice.operation) else { return Ok(()) };
+        if !running.cut.copies_out && !running.awaited {
+            // Nothing was copied out behind the producer, so this would be the first to wait for it.
+            accelerator.wait(stream, running.producer)?;
+            running.awaited = true;
+        }
+        let range = running.cut.range(slice.slice);
+        let host = slot.map(|slot| &self.parts.slots[slot]).or(running.host.output.as_ref());
+        if let (Some(to), Some(host)) = (&running.buffers.output, host) {
+            let to = if slot.is_some() { to.part(range) } else { to.clone() };
+            accelerator.copy_in(stream, host, 0, &to)?;
+        }
+        let event = accelerator.record(stream)?;
+        self.inward.push_back(Queued { behind: Behind::CopyIn(ticket), event });
+        Ok(())
+    }
+
+    fn signal(&mut self, number: u64, by: Signaller) {
+        let accelerator = &self.shared.accelerator;
+        let Some(running) = self.running.get_mut(&number) else { return };
+        if let Some(error) = &running.error {
+            running.outcome.fail(error);
+            return;
+        }
+        if by == Signaller::Host {
+            running.outcome.land(None);
+            if let Some(word) = running.outcome.word {
+                accelerator.set_value(word);
+            }
+            return;
+        }
+        let stream = &self.parts.inward;
+        let written = running.outcome.word.map_or(Ok(()), |word| accelerator.write_value(stream, word));
+        let events = written.and_then(|()| Ok((accelerator.record(stream)?, accelerator.record(stream)?)));
+        match events {
+            Ok((before, event)) => {
+                running.signalling = true;
+                running.outcome.land(Some(before));
+                self.inward.push_back(Queued { behind: Behind::Signal(number), event });
+            }
+            Err(error) => {
+                let error = error_of(&error);
+                running.outcome.fail(&error);
+                running.error = Some(error);
+            }
+        }
+    }
+
+    /// A stream has written an operation's value.
+    fn signalled(&mut self, number: u64) {
+        if let Some(running) = self.running.get_mut(&number) {
+            running.signalling = false;
+            if running.retired {
+                self.finish(number);
+            }
+        }
+    }
+
+    fn retire(&mut self, number: u64) {
+        let Some(running) = self.running.get_mut(&number) else { return };
+        running.retired = true;
+        if !running.signalling {
+            self.finish(number);
+        }
+    }
+
+    fn finish(&mut self, number: u64) {
+        let Some(mut running) = self.running.remove(&number) else { return };
+        if let Some(word) = running.outcome.word {
+            self.shared.accelerator.give_back(word);
+        }
+        self.shared.give_back(std::mem::take(&mut running.host));
+        let result = running.error.take().map_or(Ok(()), Err);
+        running.outcome.finish(result);
+    }
+}
+
+/// What the engine gets of an operation's host memory.
+struct Regions {
+    input: Region,
+    output: Region,
+}
+
+impl Regions {
+    fn of(running: &Running, slice: SliceId, slot: Option<&PinnedMemory>, lacking: bool) -> Self {
+        let range = running.cut.range(slice.slice);
+        if running.cut.slice > 0 {
+            let region = match slot.filter(|_| !lacking) {
+                Some(slot) => slot.region().part(0..range.len()),
+                None => Region::lacking(range.len()),
+            };
+            return Self { input: region.clone(), output: region };
+        }
+        let StagedBuffers { input, output } = &running.buffers;
+        let region = |length: usize, host: &Option<PinnedMemory>| match host.as_ref().filter(|_| !lacking) {
+            Some(host) => host.region().part(0..length),
+            None if length == 0 => Region::zeroed(0),
+            None => Region::lacking(length),
+        };
+        Self {
+            input: region(input.as_ref().map_or(0, |memory| memory.len()), &running.host.input),
+            output: region(output.as_ref().map_or(0, |memory| memory.len()), &running.host.output),
+        }
+    }
+}
+
+/// Makes a call in its place among those of the line.
+fn in_turn(turn: Option<&LineTurn>, call: impl FnOnce() -> Result<Pending>) -> Result<Pending> {
+    match turn {
+        Some(turn) => turn.run(call),
+        None => call(),
+    }
+}

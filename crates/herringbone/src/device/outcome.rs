@@ -1,0 +1,220 @@
+//! The end of a staged operation, shared by the thread that stages and those that wait.
+
+use super::error_of;
+use crate::{
+    Error, Result,
+    sys::device::{Accelerator, DeviceEvent, DeviceStream, DeviceWord},
+};
+use std::{
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc::Sender},
+    time::{Duration, Instant},
+};
+
+/// The end of a staged operation.
+pub(super) struct StagedOutcome {
+    accelerator: Arc<dyn Accelerator>,
+    /// Where streams wait, if they can.
+    pub(super) word: Option<DeviceWord>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    landed: Landed,
+    result: Option<Result<()>>,
+    source: Option<u32>,
+    listeners: Vec<(Sender<u64>, u64)>,
+    /// Whether a caller knows of the failure.
+    seen: bool,
+}
+
+/// How a stream is made to wait for the result.
+#[derive(Clone, Default)]
+enum Landed {
+    /// The last copy is not queued.
+    #[default]
+    No,
+    /// It is queued before this event.
+    Before(DeviceEvent),
+    /// Nothing is copied to the accelerator, and all else is done.
+    Nothing,
+    Failed(Error),
+}
+
+impl StagedOutcome {
+    pub(super) fn new(accelerator: Arc<dyn Accelerator>) -> Arc<Self> {
+        let word = accelerator.take_word();
+        Arc::new(Self { accelerator, word, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last copy is queued before this event, which this then owns; without one nothing is copied.
+    pub(super) fn land(&self, before: Option<DeviceEvent>) {
+        let mut state = self.lock();
+        if matches!(state.landed, Landed::No) {
+            state.landed = before.map_or(Landed::Nothing, Landed::Before);
+        }
+        self.changed.notify_all();
+    }
+
+    /// It has failed: streams that wait for it go on, and nobody else waits.
+    pub(super) fn fail(&self, error: &Error) {
+        let mut state = self.lock();
+        if !matches!(state.landed, Landed::Failed(_)) {
+            let before = std::mem::replace(&mut state.landed, Landed::Failed(error.clone()));
+            if let Landed::Before(event) = before {
+                self.accelerator.release(event);
+            }
+        }
+        if let Some(word) = self.word {
+            self.accelerator.set_value(word);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Nothing touches its memory any more.
+    pub(super) fn finish(&self, result: Result<()>) {
+        let mut state = self.lock();
+        if state.result.is_none() {
+            state.result = Some(result);
+            for (listener, token) in state.listeners.drain(..) {
+                // A listener that has gone away does not want to know.
+                let _gone = listener.send(token);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    pub(super) fn set_source(&self, source: Option<u32>) {
+        self.lock().source = source;
+    }
+
+    /// The failure, if no caller knows of it; one does then.
+    pub(super) fn unseen_failure(&self) -> Option<Error> {
+        let mut state = self.lock();
+        let error = match &state.landed {
+            Landed::Failed(error) if !state.seen => error.clone(),
+            _ => return None,
+        };
+        state.seen = true;
+        Some(error)
+    }
+
+    /// Whether it has failed or ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.lock().result.is_some()
+    }
+}
+
+impl Drop for StagedOutcome {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Landed::Before(event) = state.landed {
+            self.accelerator.release(event);
+        }
+    }
+}
+
+/// A running operation on an accelerator's memory. Dropping it does not stop the operation; clones are the same operation.
+#[derive(Clone)]
+#[must_use = "an operation's errors are seen by waiting for it"]
+pub struct StagedPending(pub(super) Arc<StagedOutcome>);
+
+impl StagedPending {
+    /// Has the stream wait for the result: what is queued on it from now on sees that.
+    ///
+    /// The host does not wait if streams can wait for values. Else it waits until the last copy is queued, for at most `limit`, and
+    /// this returns `None` if it is not by then. If the operation fails later, the stream goes on, the result is undefined, and the
+    /// error comes with [`result`](Self::result) and from the group's next call.
+    pub fn wait_on_stream(&self, stream: &DeviceStream, limit: Duration) -> Option<Result<()>> {
+        let deadline = Instant::now().checked_add(limit);
+        let accelerator = &self.0.accelerator;
+        let mut state = self.0.lock();
+        loop {
+            match &state.landed {
+                Landed::Failed(error) => {
+                    let error = error.clone();
+                    state.seen = true;
+                    return Some(Err(error));
+                }
+                Landed::Nothing => return Some(Ok(())),
+                Landed::Before(event) => {
+                    return Some(accelerator.wait(stream, *event).map_err(|error| error_of(&error)));
+                }
+                Landed::No => {}
+            }
+            if let Some(word) = self.0.word {
+                return Some(accelerator.wait_value(stream, word).map_err(|error| error_of(&error)));
+            }
+            state = self.wait_for_change(state, deadline)?;
+        }
+    }
+
+    /// Waits until the result is in the accelerator's memory, for at most `limit`. Returns `None` if it is not by then.
+    pub fn wait_for(&self, limit: Duration) -> Option<Result<()>> {
+        let deadline = Instant::now().checked_add(limit);
+        let mut state = self.0.lock();
+        loop {
+            if let Some(result) = state.result.clone() {
+                state.seen = true;
+                return Some(result);
+            }
+            state = self.wait_for_change(state, deadline)?;
+        }
+    }
+
+    /// `None` once the deadline has passed.
+    fn wait_for_change<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> Option<MutexGuard<'a, State>> {
+        let Some(deadline) = deadline else {
+            return Some(self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
+        };
+        let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        Some(self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Whether the operation is over, and nothing touches its memory.
+    pub fn is_done(&self) -> bool {
+        self.0.is_over()
+    }
+
+    /// The result once the operation is over, and the failure as soon as there is one.
+    pub fn result(&self) -> Option<Result<()>> {
+        let mut state = self.0.lock();
+        let result = match &state.landed {
+            Landed::Failed(error) => Some(Err(error.clone())),
+            _ => state.result.clone(),
+        };
+        state.seen |= result.as_ref().is_some_and(Result::is_err);
+        result
+    }
+
+    /// The rank whose message a receive has got, once it has.
+    pub fn source(&self) -> Option<u32> {
+        self.0.lock().source
+    }
+
+    /// Has `token` sent to `listener` when the operation is over; at once if it is already.
+    pub fn notify(&self, listener: Sender<u64>, token: u64) {
+        let mut state = self.0.lock();
+        if state.result.is_none() {
+            state.listeners.push((listener, token));
+        } else {
+            let _gone = listener.send(token);
+        }
+    }
+}
+
+impl fmt::Debug for StagedPending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StagedPending").field("done", &self.is_done()).finish_non_exhaustive()
+    }
+}

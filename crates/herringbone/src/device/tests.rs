@@ -1,0 +1,478 @@
+//! Ranks that are threads, each with a simulated accelerator whose streams move in an order that a seed draws.
+
+use super::{
+    fake::{FakeAccelerator, FakeRead, PlantedFault},
+    *,
+};
+use crate::{Collective, Config, DType, MessageRequest, ReduceOp, Region, Rendezvous, Request, local_with};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Instant,
+};
+
+/// Bytes of a slice: a buffer of some hundred numbers has more slices than there are slots.
+const SMALL: usize = 256;
+const LONG: Duration = Duration::from_secs(60);
+
+/// A rank, its accelerator and the program's stream there.
+struct Rank {
+    communicator: Communicator,
+    fake: Arc<FakeAccelerator>,
+    group: DeviceGroup,
+    stream: DeviceStream,
+    seed: u64,
+}
+
+/// A tensor of the accelerator.
+struct Tensor {
+    memory: DeviceMemory,
+    numbers: usize,
+}
+
+impl Tensor {
+    fn new(numbers: usize) -> Self {
+        Self { memory: DeviceMemory::of_host(Region::zeroed(numbers * 4)), numbers }
+    }
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+fn request(collective: Collective, numbers: usize) -> StagedCall {
+    let nothing = Region::zeroed(0);
+    StagedCall::Collective(
+        Request::new(collective, DType::F32, numbers, nothing.clone(), nothing).op(ReduceOp::Sum),
+    )
+}
+
+/// A number for an element that each rank and tensor has others of; sums of a few are exact.
+fn value(rank: u32, tensor: usize, element: usize) -> f32 {
+    (rank as usize * 1000 + tensor * 100 + element % 97) as f32
+}
+
+fn values(rank: u32, tensor: usize, numbers: usize) -> Vec<f32> {
+    (0..numbers).map(|element| value(rank, tensor, element)).collect()
+}
+
+fn summed(ranks: u32, tensor: usize, numbers: usize) -> Vec<f32> {
+    (0..numbers).map(|element| (0..ranks).map(|rank| value(rank, tensor, element)).sum()).collect()
+}
+
+impl Rank {
+    fn submit(
+        &self,
+        call: StagedCall,
+        input: Option<&Tensor>,
+        output: Option<&Tensor>,
+    ) -> Result<StagedPending> {
+        let memory = |tensor: Option<&Tensor>| tensor.map(|tensor| tensor.memory.clone());
+        self.group.submit(call, StagedBuffers { input: memory(input), output: memory(output) }, &self.stream)
+    }
+
+    fn all_reduce(&self, tensor: &Tensor) -> Result<StagedPending> {
+        self.submit(request(Collective::AllReduce, tensor.numbers), Some(tensor), Some(tensor))
+    }
+
+    /// The program writes values.
+    fn write(&self, tensor: &Tensor, values: &[f32]) {
+        self.fake.write(&self.stream, &tensor.memory, bytes_of(values)).unwrap();
+    }
+
+    /// The program's stream waits for the result, and reads it.
+    fn wait_and_read(&self, pending: &StagedPending, tensor: &Tensor) -> Result<FakeRead> {
+        pending.wait_on_stream(&self.stream, LONG).expect("it is queued in time")?;
+        Ok(self.fake.read(&self.stream, &tensor.memory).unwrap())
+    }
+
+    /// What a read has found once the stream comes there.
+    fn found(&self, read: &FakeRead) -> Vec<f32> {
+        let began = Instant::now();
+        loop {
+            if let Some(bytes) = read.bytes() {
+                return bytes.chunks(4).map(|four| f32::from_ne_bytes(four.try_into().unwrap())).collect();
+            }
+            assert!(began.elapsed() < LONG, "the stream waits for ever (seed {})", self.seed);
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn end(&self, pending: &StagedPending) -> Result<()> {
+        pending.wait_for(LONG).unwrap_or_else(|| panic!("it never ends (seed {})", self.seed))
+    }
+}
+
+/// Runs the program on each of some ranks, whose accelerators move by themselves. Returns the hazards of each.
+fn on_ranks(
+    size: u32,
+    seed: u64,
+    fakes: impl Fn(u32) -> Arc<FakeAccelerator> + Sync,
+    program: impl Fn(&Rank) + Sync,
+) -> Vec<Vec<String>> {
+    let config = Config::new(0, size, Rendezvous::Tcp(String::new())).timeout(Duration::from_secs(20));
+    let ranks = local_with(config).unwrap();
+    let (fakes, program) = (&fakes, &program);
+    thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .map(|communicator| {
+                scope.spawn(move || {
+                    let fake = fakes(communicator.rank());
+                    let accelerator: Arc<dyn Accelerator> = fake.clone();
+                    let group = DeviceGroup::with_slices(communicator.clone(), accelerator, SMALL).unwrap();
+                    let stream = fake.stream().unwrap();
+                    let rank = Rank { communicator, fake: fake.clone(), group, stream, seed };
+                    let (over, moving) = (AtomicBool::new(false), fake.clone());
+                    thread::scope(|scope| {
+                        scope.spawn(|| move_by(&moving, seed, &over));
+                        let _end = SetOnDrop(&over);
+                        program(&rank);
+                        drop(rank);
+                    });
+                    fake.hazards()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Also where the program panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets streams go on in an order that a seed draws.
+fn move_by(fake: &FakeAccelerator, seed: u64, over: &AtomicBool) {
+    let mut drawn = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    while !over.load(Ordering::Relaxed) {
+        // Xorshift.
+        drawn ^= drawn << 13;
+        drawn ^= drawn >> 7;
+        drawn ^= drawn << 17;
+        if !fake.step(drawn) || drawn % 5 == 0 {
+            thread::sleep(Duration::from_micros(20));
+        }
+    }
+}
+
+fn plain(waits_for_values: bool) -> Arc<FakeAccelerator> {
+    FakeAccelerator::new(waits_for_values, None)
+}
+
+#[test]
+fn all_reduces_of_any_length_see_what_the_stream_has_written() {
+    for (seed, waits_for_values) in (0..6).zip([true, false].into_iter().cycle()) {
+        let hazards = on_ranks(
+            2,
+            seed,
+            |_| plain(waits_for_values),
+            |rank| {
+                let lengths = [0, 1, 64, 65, 700, 2000];
+                let tensors: Vec<Tensor> = lengths.into_iter().map(Tensor::new).collect();
+                let mut pendings = Vec::new();
+                for (number, tensor) in tensors.iter().enumerate() {
+                    rank.write(tensor, &values(rank.communicator.rank(), number, tensor.numbers));
+                    pendings.push(rank.all_reduce(tensor).unwrap());
+                }
+                for (number, (pending, tensor)) in pendings.iter().zip(&tensors).enumerate() {
+                    let read = rank.wait_and_read(pending, tensor).unwrap();
+                    assert_eq!(
+                        rank.found(&read),
+                        summed(2, number, tensor.numbers),
+                        "seed {seed}, tensor {number}"
+                    );
+                    rank.end(pending).unwrap();
+                    assert!(pending.is_done() && pending.result().is_some_and(|result| result.is_ok()));
+                }
+            },
+        );
+        assert_eq!(hazards, [Vec::<String>::new(), Vec::new()], "seed {seed}");
+    }
+}
+
+#[test]
+fn calls_on_one_tensor_follow_each_other_though_nobody_waits_between() {
+    for seed in 0..4 {
+        let hazards = on_ranks(
+            3,
+            seed,
+            |_| plain(true),
+            |rank| {
+                let tensor = Tensor::new(700);
+                rank.write(&tensor, &values(rank.communicator.rank(), 1, 700));
+                let first = rank.all_reduce(&tensor).unwrap();
+                let second = rank.all_reduce(&tensor).unwrap();
+                let read = rank.wait_and_read(&second, &tensor).unwrap();
+                let thrice: Vec<f32> = summed(3, 1, 700).into_iter().map(|sum| sum * 3.0).collect();
+                assert_eq!(rank.found(&read), thrice, "seed {seed}");
+                rank.end(&first).unwrap();
+                rank.end(&second).unwrap();
+            },
+        );
+        assert_eq!(hazards.concat(), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+#[test]
+fn all_collectives_and_messages_pass_the_host() {
+    let hazards = on_ranks(
+        2,
+        7,
+        |_| plain(true),
+        |rank| {
+            let (me, other) = (rank.communicator.rank(), 1 - rank.communicator.rank());
+            let (mine, both) = (values(me, 0, 300), [values(0, 0, 300), values(1, 0, 300)].concat());
+            let (small, out, large) = (Tensor::new(300), Tensor::new(300), Tensor::new(600));
+            let check =
+                |call: StagedCall, input: Option<&Tensor>, output: Option<&Tensor>, expected: &[f32]| {
+                    rank.write(&small, &mine);
+                    rank.write(&large, &both);
+                    let pending = rank.submit(call, input, output).unwrap();
+                    let tensor = output.or(input).unwrap();
+                    let read = rank.wait_and_read(&pending, tensor).unwrap();
+                    assert_eq!(rank.found(&read), expected, "{pending:?}");
+                    rank.end(&pending).unwrap();
+                };
+            let sum = summed(2, 0, 300);
+            check(
+                request(Collective::Broadcast { root: 1 }, 300),
+                Some(&small),
+                Some(&small),
+                &values(1, 0, 300),
+            );
+            let reduced = if me == 0 { &sum } else { &mine };
+            check(request(Collective::Reduce { root: 0 }, 300), Some(&small), Some(&small), reduced);
+            check(request(Collective::AllGather, 300), Some(&small), Some(&large), &both);
+            let twice: Vec<f32> = both.iter().map(|value| value * 2.0).collect();
+            let place = me as usize * 300;
+            check(
+                request(Collective::ReduceScatter, 300),
+                Some(&large),
+                Some(&out),
+                &twice[place..place + 300],
+            );
+            let root = (me == 0).then_some(&large);
+            check(request(Collective::Scatter { root: 0 }, 300), root, Some(&out), &both[place..place + 300]);
+            check(
+                request(Collective::Gather { root: 0 }, 300),
+                Some(&small),
+                root,
+                if me == 0 { &both } else { &mine },
+            );
+            let exchanged = Tensor::new(600);
+            let expected = [&both[place..place + 300], &both[place..place + 300]].concat();
+            check(request(Collective::AllToAll, 300), Some(&large), Some(&exchanged), &expected);
+            let message = || MessageRequest::new(DType::F32, 300, Region::zeroed(0)).tag(3);
+            // The program does not wait before it writes the next values, so it sends other memory.
+            let given = Tensor::new(300);
+            rank.write(&given, &mine);
+            let sent =
+                rank.submit(StagedCall::Send { to: other, message: message() }, Some(&given), None).unwrap();
+            check(
+                StagedCall::Receive { from: None, message: message() },
+                None,
+                Some(&out),
+                &values(other, 0, 300),
+            );
+            rank.end(&sent).unwrap();
+        },
+    );
+    assert_eq!(hazards.concat(), Vec::<String>::new());
+}
+
+#[test]
+fn a_message_passes_a_collective_that_its_receiver_has_not_called() {
+    on_ranks(
+        2,
+        3,
+        |_| plain(true),
+        |rank| {
+            let (big, small) = (Tensor::new(2000), Tensor::new(10));
+            let message = MessageRequest::new(DType::F32, 10, Region::zeroed(0));
+            rank.write(&small, &values(rank.communicator.rank(), 2, 10));
+            let pending = if rank.communicator.rank() == 0 {
+                let pending = rank.all_reduce(&big).unwrap();
+                let given = Tensor::new(300);
+                rank.write(&given, &mine);
+                let sent = rank.submit(StagedCall::Send { to: 1, message }, Some(&small), None).unwrap();
+                rank.end(&sent).unwrap();
+                pending
+            } else {
+                let got =
+                    rank.submit(StagedCall::Receive { from: Some(0), message }, None, Some(&small)).unwrap();
+                let read = rank.wait_and_read(&got, &small).unwrap();
+                let pending = rank.all_reduce(&big).unwrap();
+                assert_eq!(rank.found(&read), values(0, 2, 10));
+                rank.end(&got).unwrap();
+                assert_eq!(got.source(), Some(0));
+                pending
+            };
+            rank.end(&pending).unwrap();
+        },
+    );
+}
+
+/// A program each of whose waits is needed.
+fn program_of_needed_waits(rank: &Rank) {
+    let tensors = [Tensor::new(1000), Tensor::new(900), Tensor::new(300)];
+    let mut pendings = Vec::new();
+    for (number, tensor) in tensors.iter().enumerate() {
+        rank.write(tensor, &values(rank.communicator.rank(), number, tensor.numbers));
+        let collective = if number == 2 { Collective::Broadcast { root: 1 } } else { Collective::AllReduce };
+        pendings.push(rank.submit(request(collective, tensor.numbers), Some(tensor), Some(tensor)).unwrap());
+    }
+    for (pending, tensor) in pendings.iter().zip(&tensors) {
+        let read = rank.wait_and_read(pending, tensor).unwrap();
+        rank.found(&read);
+        rank.end(pending).unwrap();
+    }
+}
+
+#[test]
+fn each_wait_that_is_left_out_is_found() {
+    for fault in [PlantedFault::IgnoreEvent as fn(usize) -> PlantedFault, PlantedFault::IgnoreValue] {
+        let mut found = 0;
+        for number in 0..12 {
+            let planted = FakeAccelerator::new(true, Some(fault(number)));
+            let fakes = |rank| if rank == 0 { planted.clone() } else { plain(true) };
+            let hazards = on_ranks(2, number as u64, fakes, program_of_needed_waits);
+            let [events, values, _] = planted.counts();
+            let of_its_kind = if fault(0) == PlantedFault::IgnoreEvent(0) { events } else { values };
+            if number < of_its_kind {
+                assert!(
+                    !hazards[0].is_empty(),
+                    "{:?} of {events} and {values} waits is not found",
+                    fault(number)
+                );
+                found += 1;
+            }
+            assert_eq!(hazards[1], Vec::<String>::new());
+        }
+        assert!(found >= 1, "no wait was left out");
+    }
+    let hazards = on_ranks(2, 5, |_| plain(true), program_of_needed_waits);
+    assert_eq!(hazards.concat(), Vec::<String>::new());
+}
+
+#[test]
+fn a_rank_that_ends_fails_the_call_and_no_stream_waits_for_ever() {
+    for waits_for_values in [true, false] {
+        on_ranks(
+            2,
+            11,
+            |_| plain(waits_for_values),
+            |rank| {
+                let tensor = Tensor::new(700);
+                rank.write(&tensor, &values(rank.communicator.rank(), 0, 700));
+                if rank.communicator.rank() == 1 {
+                    // It makes one call, and not the second.
+                    rank.end(&rank.all_reduce(&tensor).unwrap()).unwrap();
+                    rank.communicator.abort();
+                    return;
+                }
+                rank.end(&rank.all_reduce(&tensor).unwrap()).unwrap();
+                let pending = rank.all_reduce(&tensor).unwrap();
+                if waits_for_values {
+                    // The host does not wait. The stream does, and goes on.
+                    let read = rank.wait_and_read(&pending, &tensor).unwrap();
+                    rank.found(&read);
+                    // Nobody has seen the error, so the next call has it, and the one after that its own.
+                    while !pending.is_done() {
+                        thread::sleep(Duration::from_micros(100));
+                    }
+                    let error = rank.all_reduce(&tensor).unwrap_err();
+                    assert!(matches!(error.kind(), ErrorKind::PeerLost { .. }), "{error}");
+                } else {
+                    let error = pending.wait_on_stream(&rank.stream, LONG).unwrap().unwrap_err();
+                    assert!(matches!(error.kind(), ErrorKind::PeerLost { .. }), "{error}");
+                }
+                assert!(
+                    rank.end(&pending).is_err() && pending.result().is_some_and(|result| result.is_err())
+                );
+                let later = rank.all_reduce(&tensor).unwrap();
+                assert!(rank.end(&later).is_err());
+            },
+        );
+    }
+}
+
+#[test]
+fn a_copy_that_fails_fails_the_call_on_all_ranks_and_those_behind_it_go_on() {
+    for number in [0, 1, 5, 9, 14, 19] {
+        let fakes = |rank| FakeAccelerator::new(true, (rank == 1).then_some(PlantedFault::FailCopy(number)));
+        on_ranks(2, number as u64, fakes, |rank| {
+            let tensors = [Tensor::new(600), Tensor::new(100)];
+            let pendings = tensors.each_ref().map(|tensor| rank.all_reduce(tensor).unwrap());
+            for (pending, tensor) in pendings.iter().zip(&tensors) {
+                // A failure that is known at once is returned, and a stream passes its wait if it comes later.
+                if let Ok(read) = rank.wait_and_read(pending, tensor) {
+                    rank.found(&read);
+                }
+            }
+            let failed = pendings.each_ref().map(|pending| rank.end(pending).is_err());
+            if rank.communicator.rank() == 1 {
+                assert_eq!(failed.iter().filter(|failed| **failed).count(), 1, "copy {number}: {failed:?}");
+            }
+            let last = rank.all_reduce(&tensors[1]).unwrap();
+            rank.end(&last).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_stream_that_is_captured_for_a_graph_is_refused() {
+    on_ranks(
+        1,
+        0,
+        |_| plain(true),
+        |rank| {
+            rank.fake.set_capturing(&rank.stream, true);
+            let error = rank.all_reduce(&Tensor::new(10)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Unsupported { .. }), "{error}");
+            assert!(error.to_string().contains("outside of the capture"), "{error}");
+            rank.fake.set_capturing(&rank.stream, false);
+            rank.end(&rank.all_reduce(&Tensor::new(10)).unwrap()).unwrap();
+        },
+    );
+}
+
+#[test]
+fn ranks_that_disagree_about_a_length_in_slices_are_told_at_its_first_slice() {
+    on_ranks(
+        2,
+        2,
+        |_| plain(true),
+        |rank| {
+            // Two slices here, three there, and all are equal.
+            let tensor = Tensor::new(if rank.communicator.rank() == 0 { 128 } else { 192 });
+            let error = rank.end(&rank.all_reduce(&tensor).unwrap()).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+        },
+    );
+}
+
+#[test]
+fn calls_that_are_not_over_when_the_group_closes_have_failed_and_their_streams_go_on() {
+    let ranks =
+        local_with(Config::new(0, 2, Rendezvous::Tcp(String::new())).timeout(Duration::from_millis(200)));
+    let ranks = ranks.unwrap();
+    let fake = plain(true);
+    let stream = fake.stream().unwrap();
+    let mut group = DeviceGroup::with_slices(ranks[0].clone(), fake.clone(), SMALL).unwrap();
+    let tensor = Tensor::new(10);
+    let buffers =
+        || StagedBuffers { input: Some(tensor.memory.clone()), output: Some(tensor.memory.clone()) };
+    // The accelerator stands still, so the call never comes to the engine.
+    let pending = group.submit(request(Collective::AllReduce, 10), buffers(), &stream).unwrap();
+    assert!(pending.wait_on_stream(&stream, LONG).is_some_and(|result| result.is_ok()));
+    group.close();
+    assert!(pending.is_done() && pending.result().unwrap().is_err());
+    fake.run();
+    assert!(!fake.is_busy());
+}
