@@ -9,6 +9,8 @@ __all__ = [
     "Completions",
     "Controller",
     "DependencyEngine",
+    "Device",
+    "DeviceGroup",
     "Extras",
     "Kind",
     "LocalOptimizer",
@@ -25,6 +27,7 @@ __all__ = [
     "Restarter",
     "ShardGroup",
     "ShardSums",
+    "StagedPending",
     "Table",
     "Turn",
     "Variable",
@@ -99,6 +102,85 @@ class Pending:
 
     def notify(self, completions: Completions, token: int) -> None:
         """Put ``token`` into ``completions`` once this has finished; at once if it already has."""
+
+@final
+class Device:
+    """An accelerator: a device of CUDA, or one of the tests."""
+
+    @staticmethod
+    def cuda(number: int) -> Device:
+        """The device of CUDA of this number, by the driver that the machine has; raises ``RuntimeError`` if there is none."""
+
+    @staticmethod
+    def fake(waits_for_values: bool = True) -> Device:
+        """For tests: one whose memory is the host's and whose streams move when the test says so."""
+
+    def waits_for_values(self) -> bool:
+        """Whether streams can wait for the host without the program's thread."""
+
+    def fake_stream(self) -> int:
+        """A new stream of a fake device."""
+
+    def fake_write(self, stream: int, span: tuple[int, int], keep: object, bytes: bytes) -> None:
+        """Queue on a fake device's stream that these bytes are written to memory that ``keep`` owns."""
+
+    def fake_capture(self, stream: int, capturing: bool) -> None:
+        """Let a stream of a fake device be captured for a graph, or no more."""
+
+    def fake_step(self, pick: int) -> bool:
+        """Let one stream of a fake device do one thing; false if none can."""
+
+    def fake_is_busy(self) -> bool:
+        """Whether a stream of a fake device has something to do, which may wait."""
+
+    def fake_hazards(self) -> list[str]:
+        """What a fake device has found: accesses to memory that wait for no others which they meet."""
+
+@final
+class DeviceGroup:
+    """One group's calls on the memory of one device. Streams are the driver's handles."""
+
+    def __new__(cls, communicator: Communicator, device: Device) -> DeviceGroup: ...
+    def submit(self, call: tuple[Any, ...], stream: int) -> StagedPending:
+        """Start one operation behind what the program has queued on its stream."""
+
+    def send(self, to: int, message: tuple[Any, ...], stream: int) -> StagedPending:
+        """Send a message to rank ``to``, which receives it with the same tag."""
+
+    def receive(self, of: int | None, message: tuple[Any, ...], stream: int) -> StagedPending:
+        """Receive a message from rank ``of``, or from any rank if it is ``None``."""
+
+    def streams(self) -> list[int]:
+        """The streams that copy."""
+
+    def close(self) -> None:
+        """End once all operations are over, at the latest after the group's timeout."""
+
+@final
+class StagedPending:
+    """A running operation on an accelerator's memory, and the owner of its buffers until it is over."""
+
+    def wait_on_stream(self, stream: int, timeout: float | None = None) -> bool:
+        """Have the stream wait for the result.
+
+        This blocks only where streams cannot wait for values: then until the last copy is queued, at most ``timeout`` seconds;
+        false if it is not by then. Raises the operation's error if it has failed by now.
+        """
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait without the GIL until the result is in the accelerator's memory, at most ``timeout`` seconds; false if it is not."""
+
+    def done(self) -> bool:
+        """Whether it is over, well or not."""
+
+    def error(self) -> BaseException | None:
+        """Why it has failed; ``None`` while it runs and where it succeeded."""
+
+    def source(self) -> int | None:
+        """The rank whose message a receive has got, once it has; else ``None``."""
+
+    def notify(self, completions: Completions, token: int) -> None:
+        """Put ``token`` into ``completions`` once this is over; at once if it already is."""
 
 @final
 class Turn:

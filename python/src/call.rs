@@ -69,6 +69,32 @@ pub(crate) fn request(call: PyCall<'_>) -> PyResult<Request> {
     })
 }
 
+/// The memory of a call, as Python says it, which the host may not touch.
+pub(crate) struct StagedSpans<'py> {
+    pub(crate) input: PySpan,
+    pub(crate) output: PySpan,
+    pub(crate) keep: Bound<'py, PyAny>,
+}
+
+/// A call on an accelerator's memory, without the memory.
+pub(crate) fn staged_request(call: PyCall<'_>) -> PyResult<(Request, StagedSpans<'_>)> {
+    let (kind, count, root, input, output, keep, timeout, priority, extras) = call;
+    let (nothing, spans) = ((0, 0), StagedSpans { input, output, keep: keep.clone() });
+    Ok((request((kind, count, root, nothing, nothing, keep, timeout, priority, extras))?, spans))
+}
+
+/// A message in an accelerator's memory, without the memory.
+pub(crate) fn staged_message(
+    message: PyMessage<'_>,
+    is_written: bool,
+) -> PyResult<(MessageRequest, StagedSpans<'_>)> {
+    let (dtype, count, tag, span, keep, timeout) = message;
+    let (nothing, keeps) = ((0, 0), keep.clone());
+    let (input, output) = if is_written { (nothing, span) } else { (span, nothing) };
+    let message = message_request((dtype, count, tag, nothing, keep, timeout), is_written)?;
+    Ok((message, StagedSpans { input, output, keep: keeps }))
+}
+
 /// A call of a program that continues where it was, as the engine takes it, from a place in that program. It has no timeout of its own,
 /// no priority, and none of the extras.
 pub(crate) fn rabit_collective(call: PyCall<'_>, place: u64) -> RabitCollective {

@@ -8,6 +8,7 @@ mod call;
 mod codecs;
 mod communicator;
 mod dependency;
+mod device;
 mod errors;
 mod files;
 mod flight;
@@ -43,6 +44,8 @@ mod _herringbone {
     use super::communicator::Communicator;
     #[pymodule_export]
     use super::dependency::{PyDependencyEngine, PyOnComplete, PyVariable};
+    #[pymodule_export]
+    use super::device::{PyDevice, PyDeviceGroup, PyStagedPending};
     #[pymodule_export]
     use super::errors::advice;
     #[pymodule_export]

@@ -56,6 +56,13 @@ pub(crate) struct Completions {
     receiver: Mutex<Receiver<u64>>,
 }
 
+impl Completions {
+    /// What puts tokens in.
+    pub(crate) fn sender(&self) -> Sender<u64> {
+        self.sender.clone()
+    }
+}
+
 #[pymethods]
 impl Completions {
     #[new]

@@ -44,6 +44,7 @@ from .destroying import mend_destroying
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
 from .hooks import mend_builtin_hooks, mend_logging_data, mend_uneven_inputs
 from .memory import empty
+from .mixing import mend_mixed_groups
 from .priorities import priority
 from .replacing import replace_gloo_if_asked
 from .timeline import mark_steps_if_asked, start_timeline, stop_timeline
@@ -75,7 +76,8 @@ NAME = "herringbone"
 def register() -> None:
     """Make torch know the backend ``"herringbone"``; later calls change nothing."""
     if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+        mend_mixed_groups(frozenset({NAME}))
         mend_coalescing()
         mend_destroying()
         mend_builtin_hooks()

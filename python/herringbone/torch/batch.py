@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from .. import errors
-from .._herringbone import Extras, Kind
+from .._herringbone import Extras, Kind, Pending
 from ..kinds import Call, Span, kind_of
 from .compressed import current_compression
+from .devices import Accelerator, StagedHandle, one_accelerator
 from .member import Member
 from .priorities import current_priority
 from .tensors import Finish, Lacking, source, target, written
@@ -30,6 +31,18 @@ class Caller(Protocol):
         """Note what was started, and hand it on."""
 
 
+class Prepared(NamedTuple):
+    """A call that is to be started."""
+
+    call: Call
+
+    accelerator: Accelerator | None
+    """What has its memory, if it is not the host's."""
+
+    tensor: torch.Tensor | None
+    """One of its tensors."""
+
+
 class Batch:
     """The operations of one collective call, before they are started."""
 
@@ -41,7 +54,7 @@ class Batch:
         self._name = name
         self._seconds = seconds
         self._waits = waits
-        self._calls: list[Call] = []
+        self._calls: list[Prepared] = []
         self.finish: Finish = []
 
     def add(
@@ -54,7 +67,9 @@ class Batch:
         parts: tuple[list[int], list[int]] | None = None,
     ) -> None:
         """Add a call; see :func:`call_of`."""
-        self._calls.append(call_of(kind, count, read, write, self._seconds, root, parts))
+        accelerator = one_accelerator(self._name, read, write)
+        call = call_of(kind, count, read, write, self._seconds, root, parts)
+        self._calls.append(Prepared(call, accelerator, write if read is None else read))
 
     def into(self, output: torch.Tensor) -> torch.Tensor:
         """Where a call puts its result, which ``output`` has in the end: its own memory if the values lie there in order."""
@@ -76,18 +91,29 @@ class Batch:
     def work(self, tensors: list[torch.Tensor]) -> Work:
         """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""
         member, name = self._group.member, self._name
-        if not self._calls or (self._waits and len(self._calls) == 1):
-            for call in self._calls:
-                run(member, name, call)
+        is_staged = any(prepared.accelerator is not None for prepared in self._calls)
+        if not self._calls or (self._waits and len(self._calls) == 1 and not is_staged):
+            for prepared in self._calls:
+                run(member, name, prepared.call)
             for step in self.finish:
                 step()
             return Work((), (), tensors, (), member.threads)
         try:
-            handles = [member.communicator.submit(call) for call in self._calls]
+            handles = [submitted(member, *prepared) for prepared in self._calls]
         except errors.HerringboneError as error:
             raise torch_error(error, name) from None
         of = StagedWork if self.finish else Work
         return self._group.launched(of(handles, [name] * len(handles), tensors, self.finish, member.threads))
+
+
+def submitted(member: Member, call: Call, accelerator: Accelerator | None, tensor: torch.Tensor | None) -> Pending | StagedHandle:
+    """Start a call on memory of the host, or of the accelerator that has ``tensor``."""
+    if accelerator is None or tensor is None:
+        return member.communicator.submit(call)
+    group = member.on_device(accelerator, tensor)
+    pending = group.submit(call, accelerator.stream(tensor))
+    accelerator.lend({each for each in call[5] if each is not None}, group.streams())  # type: ignore[attr-defined]
+    return StagedHandle(pending, accelerator, tensor)
 
 
 def call_of(

@@ -30,10 +30,12 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
+from .._herringbone import Pending
 from ..arguments import message_tag, whole
 from ..kinds import BARRIER, kind_of
 from ..unlike import unlike_its_memory
 from .batch import Batch, call_of, run, span
+from .devices import StagedHandle, accelerator_of
 from .member import Member
 from .parts import (
     Tensors,
@@ -104,7 +106,7 @@ class Collectives:
             return None
         tensor = tensors[0]
         kind = FOLDS.get((tensor.dtype, hash(opts.reduceOp)))
-        if kind is None or not tensor.is_cpu or tensor.layout is not torch.strided:
+        if kind is None or not tensor.is_cpu or accelerator_of(tensor) is not None or tensor.layout is not torch.strided:
             return None
         if not in_order(tensor) or unlike_its_memory(tensor) is not None:
             return None
@@ -361,7 +363,15 @@ class Collectives:
         (dtype, scale), read = move_type(tensor), staged(tensor)
         count, seconds = tensor.numel() * scale, self.member.seconds
         with named("send"):
-            handle = self.member.communicator.send(dst, (dtype, count, tag, span(read), read, seconds))
+            message = (dtype, count, tag, span(read), read, seconds)
+            accelerator = accelerator_of(read)
+            handle: Pending | StagedHandle
+            if accelerator is None:
+                handle = self.member.communicator.send(dst, message)
+            else:
+                group = self.member.on_device(accelerator, read)
+                handle = StagedHandle(group.send(dst, message, accelerator.stream(read)), accelerator, read)
+                accelerator.lend([read], group.streams())
         return self.launched(Work([handle], ["send"], [tensor], (), self.member.threads))
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Received:
@@ -379,7 +389,15 @@ class Collectives:
         finish: Finish = []
         target(tensor, taken, finish)
         with named("recv"):
-            handle = self.member.communicator.receive(src, (dtype, count, tag, span(taken), taken, seconds))
+            message = (dtype, count, tag, span(taken), taken, seconds)
+            accelerator = accelerator_of(taken)
+            handle: Pending | StagedHandle
+            if accelerator is None:
+                handle = self.member.communicator.receive(src, message)
+            else:
+                group = self.member.on_device(accelerator, taken)
+                handle = StagedHandle(group.receive(src, message, accelerator.stream(taken)), accelerator, taken)
+                accelerator.lend([taken], group.streams())
         work = Received([handle], ["recv"], [tensor], finish, self.member.threads)
         self.launched(work)
         return work

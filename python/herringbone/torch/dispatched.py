@@ -21,7 +21,7 @@ from torch._C._profiler import _RecordFunctionFast
 from ..errors import HerringboneError, UnsupportedError
 from .calls import CALLS, hidden
 from .collectives import collectives_of
-from .tensors import check_cpu
+from .tensors import check_place
 
 __all__ = ["DISPATCHES", "Dispatched", "mend_shared_groups", "note_work", "refuse_modes"]
 
@@ -145,7 +145,7 @@ def _refuse_foreign(group: Any, arguments: Iterable[Any], of_cpu: bool = False) 
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             if of_cpu or not argument.is_cpu:
-                check_cpu(argument)
+                check_place(argument)
         elif isinstance(argument, (list, tuple)):
             _refuse_foreign(group, argument, of_cpu)
 

@@ -24,6 +24,7 @@ from .dispatched import DISPATCHES, Dispatched, mend_shared_groups, note_work, r
 from .forming import Place, connect_through, forget_world, join, not_formed_yet, own_host, renew
 from .member import Member, Unformed
 from .memory import tensor_in
+from .mixing import foreign_devices
 from .monitored import monitored_barrier
 from .reconfiguring import get_handle, reconfigure, renumber
 from .saving import mend_async_saves
@@ -34,6 +35,8 @@ __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
 
 NAME = "herringbone"
 CPU = torch.device("cpu")
+DEVICES = (CPU, torch.device("cuda"))
+"""The devices whose tensors a group takes."""
 
 
 @hidden
@@ -299,13 +302,14 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
             self._leave_to_torch("getGroupDesc", "group_desc")
 
     def _register(self) -> BackendHerringbone | None:
-        """Show torch a backend for the CPU, where this version lets Python define one (2.14 and later)."""
+        """Show torch a backend for :data:`DEVICES`, where this version lets Python define one (2.14 and later)."""
         if not DISPATCHES:
             return None
         backend = BackendHerringbone(self.member, self.title, alone=True)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         self._set_default_backend(kind)
-        self._register_backend(CPU, kind, backend)
+        for device in DEVICES:
+            self._register_backend(device, kind, backend)
         return backend
 
     def _leave_to_torch(self, method: str, question: str) -> None:
@@ -327,11 +331,11 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         """The devices whose tensors the group takes, as torch asks before it saves a checkpoint behind the training."""
         mend_async_saves()
         known: list[torch.device] = super()._device_types
-        return known or [CPU]
+        return known or list(DEVICES)
 
     def _get_backend(self, device: torch.device) -> Any:
         """What serves a device's tensors: the group itself, where this version of torch lets Python define no backend."""
-        if self._backend is None and torch.device(device).type == CPU.type:
+        if self._backend is None and torch.device(device).type in [known.type for known in DEVICES]:
             return self
         return super()._get_backend(device)
 
@@ -419,6 +423,7 @@ def create(
             member = join(opts, options, parent)
     except errors.HerringboneError as error:
         raise torch_error(error) from None
+    member.foreign = foreign_devices()
     if not mixed:
         return ProcessGroupHerringbone(member, title)
     mend_shared_groups()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
+import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from .. import errors
-from .._herringbone import Communicator
+from .._herringbone import Communicator, Device, DeviceGroup
 from ..closing import at_exit, close_each, print_errors
 from ..kinds import BARRIER
 from ..options import Options
 from .callbacks import callback_threads, close_callback_threads
+from .devices import Accelerator
 from .rendezvous import RendezvousStore
 from .rendezvous_server import RendezvousServer
 from .work import torch_error
@@ -82,6 +84,9 @@ class Member:
     timed = False
     """Whether works measure how long they take."""
 
+    foreign: Mapping[str, str] = {}
+    """The devices that the program has given to other backends of the group, and their names, where torch gives this one all tensors."""
+
     def __init__(
         self,
         communicator: Communicator | Unformed,
@@ -101,7 +106,30 @@ class Member:
         self.store = store
         # The threads are started with the first group: a process that forks has none before.
         self.threads = callback_threads()
+        self._on_devices: dict[Device, DeviceGroup] = {}
         _open.append(self)
+
+    def on_device(self, accelerator: Accelerator, tensor: torch.Tensor) -> DeviceGroup:
+        """The group's calls for the device that has ``tensor``.
+
+        Raises:
+            UnsupportedError: the program has given the device to another backend, or its driver cannot be used.
+        """
+        other = self.foreign.get(accelerator.device_type)
+        if other is not None:
+            raise errors.UnsupportedError(
+                f"this group has {other} for the tensors of {accelerator.device_type}, and torch before 2.14 gives Herringbone all of "
+                f'them; make a group for those tensors: new_group(backend="{other}"), or use torch 2.14 or later'
+            )
+        device = accelerator.device(tensor)
+        group = self._on_devices.get(device)
+        if group is None:
+            group = self._on_devices[device] = DeviceGroup(self.communicator, device)
+        return group
+
+    def _leave_devices(self) -> None:
+        groups, self._on_devices = self._on_devices, {}
+        close_each(groups.values())
 
     def subgroup(self, ranks: list[int], timeout: timedelta) -> Member:
         """The membership in a group of these ``ranks`` of this group, which ascend.
@@ -130,6 +158,7 @@ class Member:
             PeerLostError: a rank has left the group without one of them.
         """
         owned: list[Any] = [self.rendezvous, self.server]
+        self._leave_devices()
         if self in _open:
             _open.remove(self)
             owned.insert(0, self.communicator)
@@ -145,12 +174,14 @@ class Member:
         if self in _open:
             _open.remove(self)
         leave_behind(self.communicator)
+        self._leave_devices()
 
     def leave_to_form_anew(self, why: str) -> None:
         """Leave the group at once, as the first half of a new formation; until the second, ``why`` says what is the matter."""
         old, rendezvous = self.communicator, self.rendezvous
         self.communicator, self.rendezvous = cast(Communicator, Unformed(old.rank, old.size, why)), None
         leave_behind(old)
+        self._leave_devices()
         if rendezvous is not None:
             rendezvous.close()
 

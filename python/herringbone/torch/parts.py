@@ -10,7 +10,7 @@ import torch
 
 from .. import errors
 from ..arguments import whole
-from .tensors import Finish, adjacent, check_cpu, move_type, room, source, target, written
+from .tensors import Finish, adjacent, check_place, move_type, room, source, target, written
 from .work import torch_error
 
 __all__ = [
@@ -33,8 +33,8 @@ Tensors = list[torch.Tensor]
 
 def check_whole(name: str, role: str, whole: torch.Tensor, part: torch.Tensor, size: int) -> None:
     """Refuse a ``whole`` that has no place for a ``part`` of each rank."""
-    check_cpu(whole)
-    check_cpu(part)
+    check_place(whole)
+    check_place(part)
     if whole.dtype != part.dtype:
         raise errors.ArgumentError(f"{name}: input and output differ in type: {part.dtype} and {whole.dtype}")
     if whole.numel() != part.numel() * size:
@@ -58,8 +58,13 @@ def check_number(name: str, role: str, parts: Tensors, size: int) -> None:
 
 def check_part(name: str, role: str, place: int, part: torch.Tensor, own: torch.Tensor) -> None:
     """Refuse a part that is not like this rank's own tensor."""
-    check_cpu(part)
-    check_cpu(own)
+    check_place(part)
+    check_place(own)
+    if part.device != own.device and not (part.is_meta or own.is_meta):
+        raise errors.ArgumentError(
+            f"{name}: number {place} of the {role} is on {part.device}, and this rank's own tensor on {own.device}; pass tensors "
+            "of one device"
+        )
     if part.shape != own.shape or part.dtype != own.dtype:
         raise errors.ArgumentError(
             f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
@@ -71,7 +76,7 @@ def together(outputs: Tensors, finish: Finish) -> torch.Tensor:
     """One flat tensor for all ``outputs``: their own memory, or one that they get their values from in the end."""
     flat = adjacent(outputs)
     if flat is None:
-        flat = room((sum(output.numel() for output in outputs),), outputs[0].dtype)
+        flat = room((sum(output.numel() for output in outputs),), outputs[0])
         for output, part in zip(outputs, torch.split(flat, [output.numel() for output in outputs])):
             target(output, part.view(output.shape), finish)
     else:
@@ -106,7 +111,7 @@ def named(name: str) -> Iterator[None]:
 
 def staged(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor``, or a copy of it whose values are in order; refuses what cannot be moved."""
-    check_cpu(tensor)
+    check_place(tensor)
     return source(tensor)
 
 

@@ -45,7 +45,7 @@ def replace_gloo_if_asked() -> None:
         return
     register = functools.partial(dist.Backend.register_backend, extended_api=True)
     register(REAL, real, devices=["cpu", "cuda"])
-    register(REPLACED, _create_in_its_place, devices=["cpu"])
+    register(REPLACED, _create_in_its_place, devices=["cpu", "cuda"])
     # torch's flight recorder leaves out groups of these names, because torch's Gloo records its calls itself.
     recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.discard(REPLACED)

@@ -13,6 +13,7 @@ import torch
 from ..errors import MismatchError, UnsupportedError
 from ..kinds import kind_of
 from .batch import Batch
+from .devices import accelerator_of
 from .member import Member
 from .tensors import Lacking, Reduction, move_type, or_lacking
 from .work import torch_error
@@ -31,14 +32,14 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
     if op not in ("sum", "average") or factor is not None:
         name = op if factor is None else "PREMUL_SUM"
         raise UnsupportedError(f"herringbone reduces sparse tensors with sum and average, not {name}; use to_dense()")
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu and accelerator_of(tensor) is None:
         raise UnsupportedError(f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()")
     part = or_lacking(lambda: tensor.detach().coalesce(), (tensor._nnz(),), tensor.dtype)
     lengths = _lengths(member, batch, part)
     size, longest = len(lengths), max(lengths)
     indices, values = part.indices(), part.values()
-    all_indices = _zeros((size, indices.shape[0], longest), torch.int64)
-    all_values = _zeros((size, longest, *values.shape[1:]), values.dtype)
+    all_indices = _zeros((size, indices.shape[0], longest), indices)
+    all_values = _zeros((size, longest, *values.shape[1:]), values)
     if all_values.numel():
         rank = member.communicator.rank
         if not isinstance(all_indices, Lacking):
@@ -64,8 +65,9 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
     batch.finish.append(merge)
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return or_lacking(lambda: torch.zeros(shape, dtype=dtype), shape, dtype)
+def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    device = "cpu" if isinstance(like, Lacking) else like.device
+    return or_lacking(lambda: torch.zeros(shape, dtype=like.dtype, device=device), shape, like.dtype)
 
 
 def _lengths(member: Member, batch: Batch, part: torch.Tensor) -> list[int]:

@@ -20,6 +20,7 @@ from ..arguments import check_seconds
 from ..errors import ArgumentError, UnsupportedError
 from ..kinds import kind_of
 from ..unlike import unlike_its_memory
+from .devices import accelerator_of
 
 __all__ = [
     "BY_HASH",
@@ -30,6 +31,7 @@ __all__ = [
     "Reduction",
     "adjacent",
     "check_cpu",
+    "check_place",
     "contiguous",
     "folding",
     "in_order",
@@ -99,9 +101,11 @@ def stand_in(shape: Sequence[int], dtype: torch.dtype) -> Lacking:
     return torch.empty(shape, dtype=dtype, device="meta").as_subclass(Lacking)
 
 
-def room(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor for values, or what stands for it (:class:`Lacking`)."""
-    return or_lacking(lambda: torch.empty(shape, dtype=dtype), shape, dtype)
+def room(shape: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
+    """A tensor for values of the type of ``beside``, on its device, or what stands for it (:class:`Lacking`)."""
+    if isinstance(beside, Lacking):
+        return stand_in(shape, beside.dtype)
+    return or_lacking(lambda: torch.empty(shape, dtype=beside.dtype, device=beside.device), shape, beside.dtype)
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
@@ -189,9 +193,9 @@ def folding(tensor: torch.Tensor, reduction: Reduction) -> Folding:
     """How the engine folds ``tensor``.
 
     Raises:
-        UnsupportedError: the tensor is not on the CPU, is sparse, or its type is not folded so.
+        UnsupportedError: the tensor is on no device whose tensors are taken, is sparse, or its type is not folded so.
     """
-    check_cpu(tensor)
+    check_place(tensor)
     op, factor = reduction
     known = FOLDED.get(tensor.dtype)
     if known is not None and not (tensor.dtype.is_floating_point and op.startswith("bit_")):
@@ -218,12 +222,24 @@ def move_type(tensor: torch.Tensor) -> tuple[str, int]:
     """The type and its elements per element of ``tensor`` for moving it unchanged: every type can be moved.
 
     Raises:
-        UnsupportedError: the tensor is not on the CPU or is sparse.
+        UnsupportedError: the tensor is on no device whose tensors are taken, or is sparse.
     """
-    check_cpu(tensor)
+    check_place(tensor)
     if tensor.dtype in FOLDED:
         return FOLDED[tensor.dtype], 1
     return "u8", tensor.element_size()
+
+
+def check_place(tensor: torch.Tensor) -> None:
+    """Refuse what has neither memory of the CPU nor of an accelerator whose tensors are taken, and memory that is not the tensor's
+    values.
+    """
+    if tensor.is_cpu or accelerator_of(tensor) is None:
+        check_cpu(tensor)
+        return
+    problem = unlike_its_memory(tensor)
+    if problem is not None:
+        raise UnsupportedError(f"herringbone does not move {problem}")
 
 
 def check_cpu(tensor: torch.Tensor) -> None:
@@ -254,7 +270,7 @@ def source(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` where its memory is its values in order, else a copy that is."""
     if in_order(tensor):
         return tensor
-    staged = room(tensor.shape, tensor.dtype)
+    staged = room(tensor.shape, tensor)
     return staged if isinstance(staged, Lacking) else staged.copy_(tensor.detach())
 
 
@@ -297,7 +313,7 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """A copy of all of ``tensors`` in one, or what stands for it (:class:`Lacking`)."""
     lengths = [tensor.numel() for tensor in tensors]
-    flat = room((sum(lengths),), tensors[0].dtype)
+    flat = room((sum(lengths),), tensors[0])
     if any(isinstance(each, Lacking) for each in (flat, *tensors)):
         return stand_in(flat.shape, flat.dtype)
     for part, tensor in zip(torch.split(flat, lengths), tensors):

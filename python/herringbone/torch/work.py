@@ -16,6 +16,7 @@ from .._herringbone import Communicator, Pending
 from ..advice import advised
 from .callbacks import CallbackThreads
 from .calls import CALLS, hidden
+from .devices import StagedHandle
 from .futures import take_turns
 from .measured import Measured
 
@@ -75,7 +76,7 @@ class Work(Numbered):
 
     def __init__(
         self,
-        handles: Sequence[Pending],
+        handles: Sequence[Pending | StagedHandle],
         names: Sequence[str],
         tensors: list[torch.Tensor],
         finish: Sequence[Callable[[], object]],
@@ -106,7 +107,10 @@ class Work(Numbered):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the collective has finished, without the GIL.
 
-        A positive ``timeout`` bounds this wait, not the collective: it goes on, and can be waited for again.
+        For tensors in an accelerator's memory the current stream waits, and the host does not, where the driver allows that (else it
+        waits until the last copy is queued). An error that comes later is that of the group's next call, and :meth:`exception` has it.
+
+        A positive ``timeout`` bounds this wait, not the collective: it goes on, and can be waited for again. The host waits then.
 
         Raises:
             HerringboneError: the collective failed, or the wait took longer than ``timeout``. The error is
@@ -129,7 +133,8 @@ class Work(Numbered):
         for handle, name in zip(self._handles, self._names):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                if not handle.wait(left):
+                ended = handle.wait(left) if isinstance(handle, Pending) else handle.order(left)
+                if not ended:
                     raise errors.OperationTimeoutError(
                         f"{name} timed out: it is still running after the wait's timeout of {limit:g} s; it can be "
                         "waited for again"
@@ -168,7 +173,7 @@ class Work(Numbered):
         return list(self._tensors)
 
     def synchronize(self) -> None:
-        """The same as :meth:`wait`: on the CPU there is no stream to order."""
+        """The same as :meth:`wait`: the current stream waits for results in an accelerator's memory."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
@@ -193,8 +198,8 @@ class Work(Numbered):
 
     def _settle(self) -> None:
         with self._lock:
-            for step in self._finish:
-                step()
+            if self._finish:
+                take_steps_of(self._handles, self._finish)
             self._finish = ()
 
 
@@ -217,19 +222,30 @@ class Received(StagedWork):
     def source_rank(self) -> int:
         """The group rank that sent the message, once it is here."""
         self.wait()
-        source = self._handles[0].source()
+        handle = self._handles[0]
+        if not isinstance(handle, Pending):
+            handle.wait()
+        source = handle.source()
         assert source is not None
         return source
 
     _source_rank = source_rank
 
 
-def take_steps(handles: Sequence[Pending], steps: Sequence[Callable[[], object]]) -> None:
+def take_steps_of(handles: Sequence[Pending | StagedHandle], steps: Sequence[Callable[[], object]]) -> None:
+    """Bring results to their places, behind the operations that give them."""
+    for handle in handles:
+        if not isinstance(handle, Pending):
+            handle.reach()
+    for step in steps:
+        step()
+
+
+def take_steps(handles: Sequence[Pending | StagedHandle], steps: Sequence[Callable[[], object]]) -> None:
     """Bring results to their places, if all has gone well; there is nobody to hear of an error."""
     if all(handle.error() is None for handle in handles):
         with contextlib.suppress(RuntimeError):
-            for step in steps:
-                step()
+            take_steps_of(handles, steps)
 
 
 @hidden

@@ -181,9 +181,15 @@ impl StagedPending {
         Some(self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Whether the operation is over, and nothing touches its memory.
+    /// Whether the operation is over, and nothing touches its memory. This looks at the accelerator, so it is true as soon as the
+    /// result is there, and [`result`](Self::result) may come a moment later.
     pub fn is_done(&self) -> bool {
-        self.0.is_over()
+        let state = self.0.lock();
+        match (&state.result, &state.landed) {
+            (Some(_), _) => true,
+            (None, Landed::Before(event)) => matches!(self.0.accelerator.query(*event), Ok(true)),
+            (None, _) => false,
+        }
     }
 
     /// The result once the operation is over, and the failure as soon as there is one.

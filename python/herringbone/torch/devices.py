@@ -1,0 +1,151 @@
+"""Tensors in an accelerator's memory: which ones a group takes, and how its calls fit into the program's streams.
+
+A call waits for what the program has queued on its current stream before, and ``work.wait()`` has the current stream wait for the
+result, as NCCL's does. The host waits for neither, where the driver lets a stream wait for a value in the host's memory. Values
+pass through registered memory of the host, on streams of the group's own. The native module has the copies and their order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+
+from .. import errors
+from .._herringbone import Completions, Device, StagedPending
+
+__all__ = ["Accelerator", "StagedHandle", "accelerator_of", "let_stand_in", "one_accelerator"]
+
+
+class Accelerator(Protocol):
+    """What is asked of the library whose tensors lie in an accelerator's memory."""
+
+    device_type: str
+    """As torch calls it."""
+
+    def device(self, tensor: torch.Tensor) -> Device:
+        """The native device that has the tensor's memory, the same object for the same device."""
+
+    def stream(self, tensor: torch.Tensor) -> int:
+        """The handle of the program's current stream on the tensor's device."""
+
+    def lend(self, tensors: Iterable[torch.Tensor], streams: Iterable[int]) -> None:
+        """Tell the owner of the tensors' memory that these streams use it from now on."""
+
+    def reach(self, pending: StagedPending) -> None:
+        """Return once what torch does next comes behind the result, of which the current stream was told."""
+
+
+class Cuda:
+    """NVIDIA's, through torch."""
+
+    device_type = "cuda"
+
+    def device(self, tensor: torch.Tensor) -> Device:
+        """The device of the tensor's index.
+
+        Raises:
+            UnsupportedError: its driver cannot be used.
+        """
+        return _cuda_device(tensor.get_device())
+
+    def stream(self, tensor: torch.Tensor) -> int:
+        """The driver's handle of torch's current stream."""
+        handle: int = torch.cuda.current_stream(tensor.device).cuda_stream
+        return handle
+
+    def lend(self, tensors: Iterable[torch.Tensor], streams: Iterable[int]) -> None:
+        """Have torch's allocator wait for the streams before it gives the memory to others."""
+        for tensor in tensors:
+            for handle in streams:
+                tensor.record_stream(torch.cuda.ExternalStream(handle, tensor.device))  # type: ignore[no-untyped-call]
+
+    def reach(self, pending: StagedPending) -> None:
+        """Torch queues on the current stream, which waits for the result."""
+
+
+@functools.cache
+def _cuda_device(index: int) -> Device:
+    try:
+        return Device.cuda(index)
+    except RuntimeError as error:
+        raise errors.UnsupportedError(
+            f"herringbone moves tensors of cuda:{index} by NVIDIA's driver: {error}; pass tensor.cpu(), or use the backend nccl"
+        ) from None
+
+
+_cuda = Cuda()
+_stand_in: Accelerator | None = None
+
+
+def let_stand_in(accelerator: Accelerator | None) -> None:
+    """For tests: let ``accelerator`` take the CPU's tensors as if they lay in its memory, or no more."""
+    global _stand_in
+    _stand_in = accelerator
+
+
+def accelerator_of(tensor: torch.Tensor) -> Accelerator | None:
+    """What has the tensor's memory, if that is an accelerator whose tensors groups take."""
+    if tensor.is_cpu:
+        return _stand_in
+    return _cuda if tensor.is_cuda else None
+
+
+def one_accelerator(name: str, read: torch.Tensor | None, write: torch.Tensor | None) -> Accelerator | None:
+    """What has the memory of both tensors of a call; ``None`` for the host.
+
+    Raises:
+        ArgumentError: they lie on different devices.
+    """
+    if read is not None and write is not None and read.device != write.device and not (read.is_meta or write.is_meta):
+        raise errors.ArgumentError(
+            f"{name}: the input is on {read.device} and the output on {write.device}; pass tensors of one device"
+        )
+    tensor = write if read is None else read
+    return None if tensor is None else accelerator_of(tensor)
+
+
+class StagedHandle:
+    """A running operation on an accelerator's memory, as works know those of the host's."""
+
+    __slots__ = ("_accelerator", "_pending", "_tensor")
+
+    def __init__(self, pending: StagedPending, accelerator: Accelerator, tensor: torch.Tensor) -> None:
+        """``tensor`` is one of the operation's."""
+        self._pending, self._accelerator, self._tensor = pending, accelerator, tensor
+
+    def order(self, timeout: float | None) -> bool:
+        """Have the current stream wait for the result. With a timeout the host waits for it first: false if it is not there by then.
+
+        Raises:
+            HerringboneError: the operation has failed.
+        """
+        if timeout is not None and not self._pending.wait(timeout):
+            return False
+        return self._pending.wait_on_stream(self._accelerator.stream(self._tensor))
+
+    def reach(self) -> None:
+        """Return once what torch does next comes behind the result."""
+        self._accelerator.reach(self._pending)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the result is in the accelerator's memory; false if it is not after ``timeout`` seconds."""
+        return self._pending.wait(timeout)
+
+    def done(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._pending.done()
+
+    def error(self) -> BaseException | None:
+        """Why it has failed; ``None`` while it runs and where it succeeded."""
+        return self._pending.error()
+
+    def source(self) -> int | None:
+        """The rank whose message a receive has got, once it has."""
+        return self._pending.source()
+
+    def notify(self, completions: Completions, token: int) -> None:
+        """Put ``token`` into ``completions`` once this is over."""
+        self._pending.notify(completions, token)

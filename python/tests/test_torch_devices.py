@@ -1,0 +1,70 @@
+"""Tensors in an accelerator's memory, on one that is simulated: real processes, and streams that move when they like."""
+
+from __future__ import annotations
+
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from conftest import WORKERS, Group, Run, cases_of, collect
+from ports import free_port
+
+import herringbone
+from herringbone.torch.devices import Cuda
+from herringbone.torch.mixing import others_in
+
+
+@pytest.fixture(scope="module", params=["two ranks", "three ranks", "hosts that wait"])
+def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The worker's cases with 2 and 3 ranks, and where streams cannot wait for values."""
+    size = 3 if request.param == "three ranks" else 2
+    folder = tmp_path_factory.mktemp("staged")
+    arguments = ["blocking"] if request.param == "hosts that wait" else []
+    with Group() as group:
+        group.torchrun(str(WORKERS / "staged.py"), size, *arguments, RESULTS=str(folder))
+        group.finish(together=True)
+    return collect(size, folder, "".join(group.lines))
+
+
+@pytest.mark.parametrize("case", cases_of("staged.py"))
+def test_staged(staged: Run, case: str) -> None:
+    staged.check(case)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_stream_that_waits_goes_on_when_a_rank_is_killed(group: Group, size: int) -> None:
+    group.start_ranks("staged_killed.py", size, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    outcomes = group.finish()
+    for status, output in outcomes[:-1]:
+        assert status == 42, output
+        assert "next call: " in output and f"rank {size - 1} is lost" in output, output
+
+
+def test_a_machine_without_a_driver_says_what_to_do() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a driver of NVIDIA's, so there is no error to see")
+    with pytest.raises(herringbone.UnsupportedError, match=r"cuda:0.*pass CPU tensors, or install the driver"):
+        Cuda().device(torch.empty(0, device="meta").as_subclass(OnCuda))
+
+
+class OnCuda(torch.Tensor):
+    """A tensor that says that it lies on the first device of CUDA."""
+
+    def get_device(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("backend", "others"),
+    [
+        ("herringbone", {}),
+        ("cpu:herringbone,cuda:nccl", {"cuda": "nccl"}),
+        ("cuda:NCCL,cpu:Herringbone", {"cuda": "nccl"}),
+        ("cpu:herringbone,cuda:herringbone", {}),
+        (None, {}),
+    ],
+)
+def test_what_a_group_has_for_other_devices(backend: object, others: dict[str, str]) -> None:
+    assert others_in(backend, frozenset({"herringbone"})) == others

@@ -1,0 +1,78 @@
+"""An accelerator for workers: torch's tensors of the CPU stand for its memory, and its streams move on a thread that can rest."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable
+
+import torch
+
+from herringbone._herringbone import Device, StagedPending
+from herringbone.torch.devices import let_stand_in
+
+__all__ = ["StandIn"]
+
+PATIENCE_SECONDS = 60.0
+
+
+class StandIn:
+    """The accelerator of this process, in the place of the CPU."""
+
+    device_type = "cuda"
+
+    def __init__(self, seed: int, waits_for_values: bool = True) -> None:
+        self.native = Device.fake(waits_for_values)
+        self.current = self.native.fake_stream()
+        self._moves, self._over, self._seed = threading.Event(), False, seed
+        self._moves.set()
+        self._thread = threading.Thread(target=self._move, daemon=True)
+        self._thread.start()
+        let_stand_in(self)
+
+    def device(self, tensor: torch.Tensor) -> Device:
+        return self.native
+
+    def stream(self, tensor: torch.Tensor) -> int:
+        return self.current
+
+    def lend(self, tensors: Iterable[torch.Tensor], streams: Iterable[int]) -> None:
+        assert list(streams), "a call has streams of its own"
+
+    def reach(self, pending: StagedPending) -> None:
+        # What torch does to a tensor of the CPU is done at once.
+        pending.wait()
+
+    def rest(self) -> None:
+        """Let no stream move."""
+        self._moves.clear()
+
+    def go_on(self) -> None:
+        """Let streams move again."""
+        self._moves.set()
+
+    def write(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Queue that the program's stream writes values: its kernel."""
+        raw = bytes(values.contiguous().view(torch.uint8).flatten().tolist())
+        self.native.fake_write(self.current, (tensor.data_ptr(), tensor.nbytes), tensor, raw)
+
+    def synchronize(self) -> None:
+        """Return once all streams have done everything."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.native.fake_is_busy():
+            assert time.monotonic() < deadline, "a stream waits for ever"
+            time.sleep(0.0005)
+
+    def _move(self) -> None:
+        draw = random.Random(self._seed)
+        while not self._over:
+            self._moves.wait()
+            if not self.native.fake_step(draw.getrandbits(32)):
+                time.sleep(0.0002)
+
+    def end(self) -> None:
+        """Let the CPU's tensors be the CPU's again."""
+        self._over = True
+        self._moves.set()
+        let_stand_in(None)
