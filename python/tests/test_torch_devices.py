@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 
+import subprocess
+
 import pytest
 
 pytest.importorskip("torch")
@@ -31,6 +33,25 @@ def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("case", cases_of("staged.py"))
 def test_staged(staged: Run, case: str) -> None:
     staged.check(case)
+
+
+@pytest.fixture(scope="module", params=["values", "no values"])
+def driven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same over CUDA's interface, with a driver of the tests, which can wait for values or not."""
+    folder = tmp_path_factory.mktemp("driven")
+    without = ["-DNO_VALUES"] if request.param == "no values" else []
+    command = ["cc", "-O1", "-shared", "-fPIC", *without, "-o", str(folder / "libcuda.so.1"), str(WORKERS / "cuda_driver.c")]
+    subprocess.run([*command, "-lpthread"], check=True)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LD_LIBRARY_PATH": str(folder)}
+    with Group() as group:
+        group.start_ranks("staged.py", 2, "cuda", forked=False, RESULTS=str(folder), **place)
+        outputs = [output for _, output in group.finish()]
+    return collect(2, folder, "".join(outputs))
+
+
+@pytest.mark.parametrize("case", cases_of("staged.py"))
+def test_cudas_interface(driven: Run, case: str) -> None:
+    driven.check(case)
 
 
 @pytest.mark.parametrize("size", [2, 3])

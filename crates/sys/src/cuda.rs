@@ -418,8 +418,18 @@ impl Accelerator for Cuda {
         let mut status = 0;
         // SAFETY: the driver writes the status, and the stream is of this device.
         let called = unsafe { (self.functions.stream_is_capturing)(handle.0, &raw mut status) };
+        if called == driver::CAPTURE_IMPLICIT {
+            return Ok(true);
+        }
         self.functions.check("cuStreamIsCapturing", called)?;
         Ok(status != 0)
+    }
+
+    fn enter_thread(&self) -> Result<(), AcceleratorError> {
+        let mut mode = driver::RELAXED;
+        // SAFETY: the driver writes the thread's former mode.
+        let status = unsafe { (self.functions.exchange_capture_mode)(&raw mut mode) };
+        self.functions.check("cuThreadExchangeStreamCaptureMode", status)
     }
 }
 

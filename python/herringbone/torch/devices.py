@@ -60,10 +60,15 @@ class Cuda:
         """Have torch's allocator wait for the streams before it gives the memory to others."""
         for tensor in tensors:
             for handle in streams:
-                tensor.record_stream(torch.cuda.ExternalStream(handle, tensor.device))  # type: ignore[no-untyped-call]
+                tensor.record_stream(_stream_of_torch(handle, tensor.get_device()))
 
     def reach(self, pending: StagedPending) -> None:
         """Torch queues on the current stream, which waits for the result."""
+
+
+@functools.cache
+def _stream_of_torch(handle: int, index: int) -> torch.cuda.Stream:
+    return torch.cuda.ExternalStream(handle, torch.device("cuda", index))  # type: ignore[no-untyped-call]
 
 
 @functools.cache

@@ -1,7 +1,11 @@
-"""An accelerator for workers: torch's tensors of the CPU stand for its memory, and its streams move on a thread that can rest."""
+"""Accelerators for workers: torch's tensors of the CPU stand for their memory, and their streams can rest.
+
+One is the simulated accelerator of the native module, the other CUDA over a driver of the tests (``cuda_driver.c``).
+"""
 
 from __future__ import annotations
 
+import ctypes
 import random
 import threading
 import time
@@ -12,7 +16,7 @@ import torch
 from herringbone._herringbone import Device, StagedPending
 from herringbone.torch.devices import let_stand_in
 
-__all__ = ["StandIn"]
+__all__ = ["CudaStandIn", "StandIn"]
 
 PATIENCE_SECONDS = 60.0
 
@@ -71,8 +75,71 @@ class StandIn:
             if not self.native.fake_step(draw.getrandbits(32)):
                 time.sleep(0.0002)
 
+    def capture(self, captures: bool) -> None:
+        """Let the program's stream be captured for a graph, or no more."""
+        self.native.fake_capture(self.current, captures)
+
+    def hazards(self) -> list[str]:
+        """The accesses that have missed a wait."""
+        return self.native.fake_hazards()
+
     def end(self) -> None:
         """Let the CPU's tensors be the CPU's again."""
         self._over = True
         self._moves.set()
+        let_stand_in(None)
+
+
+class CudaStandIn:
+    """CUDA's first device, in the place of the CPU: its driver, ``libcuda.so.1``, is the one of the tests."""
+
+    device_type = "cuda"
+
+    def __init__(self) -> None:
+        self.native = Device.cuda(0)
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._written: list[torch.Tensor] = []
+        let_stand_in(self)
+
+    def device(self, tensor: torch.Tensor) -> Device:
+        return self.native
+
+    def stream(self, tensor: torch.Tensor) -> int:
+        return 0
+
+    def lend(self, tensors: Iterable[torch.Tensor], streams: Iterable[int]) -> None:
+        assert all(streams), "a call has streams of its own"
+
+    def reach(self, pending: StagedPending) -> None:
+        pending.wait()
+
+    def rest(self) -> None:
+        """Let no stream move."""
+        self._driver.test_rest(1)
+
+    def go_on(self) -> None:
+        """Let streams move again."""
+        self._driver.test_rest(0)
+
+    def write(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Queue that the program's stream writes values: its kernel."""
+        self._written.append(values)
+        self._driver.test_write(
+            ctypes.c_void_p(tensor.data_ptr()), ctypes.c_void_p(values.data_ptr()), ctypes.c_size_t(values.nbytes)
+        )
+
+    def synchronize(self) -> None:
+        """Return once the program's stream has done everything."""
+        assert self._driver.cuStreamSynchronize(None) == 0
+
+    def capture(self, captures: bool) -> None:
+        """Let the program's stream be captured for a graph, or no more."""
+        self._driver.test_capture(int(captures))
+
+    def hazards(self) -> list[str]:
+        """This one cannot find any."""
+        return []
+
+    def end(self) -> None:
+        """Let the CPU's tensors be the CPU's again."""
         let_stand_in(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import cases
 import torch
 import torch.distributed as dist
 from cases import error_of
-from simulated import StandIn
+from simulated import CudaStandIn, StandIn
 
 CASES, case = cases.registry()
 
@@ -17,7 +18,7 @@ LENGTHS = (0, 1, 1000, 2_500_000)
 """Numbers of elements; the last ones are in several slices."""
 
 
-def there() -> StandIn:
+def there() -> StandIn | CudaStandIn:
     """The accelerator of this process."""
     return STAND_IN
 
@@ -183,16 +184,16 @@ def futures_complete_with_the_result_in_place() -> None:
 
 @case
 def a_stream_that_is_captured_is_refused() -> None:
-    there().native.fake_capture(there().current, True)
+    there().capture(True)
     error_of(herringbone_error("UnsupportedError"), lambda: dist.all_reduce(mine(3)), "graph", "outside of the capture")
-    there().native.fake_capture(there().current, False)
+    there().capture(False)
     all_reduce_sees_what_the_stream_has_written()
 
 
 @case
 def no_access_has_missed_a_wait() -> None:
     there().synchronize()
-    assert there().native.fake_hazards() == []
+    assert there().hazards() == []
 
 
 def herringbone_error(name: str) -> type[BaseException]:
@@ -204,7 +205,8 @@ def herringbone_error(name: str) -> type[BaseException]:
 
 if __name__ == "__main__":
     dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
-    STAND_IN = StandIn(seed=dist.get_rank() + 7, waits_for_values="blocking" not in sys.argv)
+    simulated = functools.partial(StandIn, dist.get_rank() + 7, waits_for_values="blocking" not in sys.argv)
+    STAND_IN = CudaStandIn() if "cuda" in sys.argv else simulated()
     cases.run(CASES, dist.get_rank())
     STAND_IN.end()
     dist.destroy_process_group()

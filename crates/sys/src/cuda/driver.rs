@@ -20,6 +20,10 @@ pub(super) type Address = u64;
 pub(super) const SUCCESS: Status = 0;
 /// `CUDA_ERROR_NOT_READY`
 pub(super) const NOT_READY: Status = 600;
+/// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`: another stream is captured, for which the legacy stream would wait.
+pub(super) const CAPTURE_IMPLICIT: Status = 906;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`
+pub(super) const RELAXED: c_int = 2;
 /// `CU_STREAM_NON_BLOCKING`
 pub(super) const NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`
@@ -78,6 +82,7 @@ functions! {
     stream_synchronize: "cuStreamSynchronize" (Handle);
     stream_wait_event: "cuStreamWaitEvent" (Handle, Handle, c_uint);
     stream_is_capturing: "cuStreamIsCapturing" (Handle, *mut c_int);
+    exchange_capture_mode: "cuThreadExchangeStreamCaptureMode" (*mut c_int);
     event_create: "cuEventCreate" (*mut Handle, c_uint);
     event_destroy: "cuEventDestroy_v2" (Handle);
     event_record: "cuEventRecord" (Handle, Handle);
