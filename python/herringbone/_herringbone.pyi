@@ -124,17 +124,10 @@ class Device:
     def fake_write(self, stream: int, span: tuple[int, int], keep: object, bytes: bytes) -> None:
         """Queue on a fake device's stream that these bytes are written to memory that ``keep`` owns."""
 
-    def fake_capture(self, stream: int, capturing: bool) -> None:
-        """Let a stream of a fake device be captured for a graph, or no more."""
-
-    def fake_step(self, pick: int) -> bool:
-        """Let one stream of a fake device do one thing; false if none can."""
-
-    def fake_is_busy(self) -> bool:
-        """Whether a stream of a fake device has something to do, which may wait."""
-
-    def fake_hazards(self) -> list[str]:
-        """What a fake device has found: accesses to memory that wait for no others which they meet."""
+    def fake_capture(self, stream: int, capturing: bool) -> None: ...
+    def fake_step(self, pick: int) -> bool: ...
+    def fake_is_busy(self) -> bool: ...
+    def fake_hazards(self) -> list[str]: ...
 
 @final
 class DeviceGroup:
@@ -161,10 +154,9 @@ class StagedPending:
     """A running operation on an accelerator's memory, and the owner of its buffers until it is over."""
 
     def wait_on_stream(self, stream: int, timeout: float | None = None) -> bool:
-        """Have the stream wait for the result.
+        """Have the stream wait for the result; raises the error of an operation that has failed.
 
-        This blocks only where streams cannot wait for values: then until the last copy is queued, at most ``timeout`` seconds;
-        false if it is not by then. Raises the operation's error if it has failed by now.
+        This blocks only where streams cannot wait for values: until the last copy is queued, or false after ``timeout`` seconds.
         """
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -229,14 +229,14 @@ impl PyStagedPending {
             true => DeviceStream::own(stream),
             false => raw_place(stream, (0, 0), (0, 0), py.None()).stream,
         };
-        self.told(waiting::in_slices(py, timeout, |slice| self.pending.wait_on_stream(&stream, slice))?)
+        self.outcome(waiting::in_slices(py, timeout, |slice| self.pending.wait_on_stream(&stream, slice))?)
     }
 
     /// Wait without the GIL until the result is in the accelerator's memory, at most `timeout` seconds; false if it is not by then.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = waiting::duration(timeout)?;
-        self.told(waiting::in_slices(py, timeout, |slice: Duration| self.pending.wait_for(slice))?)
+        self.outcome(waiting::in_slices(py, timeout, |slice: Duration| self.pending.wait_for(slice))?)
     }
 
     /// Whether it is over, well or not.
@@ -261,7 +261,7 @@ impl PyStagedPending {
 }
 
 impl PyStagedPending {
-    fn told(&self, outcome: Option<herringbone::Result<()>>) -> PyResult<bool> {
+    fn outcome(&self, outcome: Option<herringbone::Result<()>>) -> PyResult<bool> {
         match outcome {
             Some(result) => result.map(|()| true).map_err(|error| errors::to_python(&error)),
             None => Ok(false),

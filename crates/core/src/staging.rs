@@ -1,6 +1,6 @@
 //! Staged operations: values that lie in an accelerator's memory pass through the host's memory on their way to other ranks.
 //!
-//! A [`Staging`] decides what happens next in one *line* of staged operations, whose slices all ranks start in one order. A slice
+//! A [`StagingMachine`] decides what happens next in one *line* of staged operations, whose slices all ranks start in one order. A slice
 //! is copied out to a slot of the host, the engine runs its operation there, and the result is copied back in. Two streams of the
 //! accelerator take the copies, one for each direction, and each stream keeps its order. The machine hears what has ended and
 //! returns [`StagingAction`]s. It does no I/O, so a seeded simulator tries every interleaving.
@@ -58,7 +58,7 @@ pub enum Signaller {
 /// What to do next, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StagingAction {
-    /// Queue a copy to the host, and report [`copied_out`](Staging::copied_out) once it has ended.
+    /// Queue a copy to the host, and report [`copied_out`](StagingMachine::copied_out) once it has ended.
     CopyOut {
         /// The slice.
         slice: SliceId,
@@ -67,7 +67,7 @@ pub enum StagingAction {
         /// The copy in that the stream of copies out has to wait for first.
         behind: Option<u64>,
     },
-    /// Start the engine's operation, and report [`ended`](Staging::ended).
+    /// Start the engine's operation, and report [`ended`](StagingMachine::ended).
     Start {
         /// The slice.
         slice: SliceId,
@@ -78,7 +78,7 @@ pub enum StagingAction {
         /// Whether it is the operation's last slice.
         last: bool,
     },
-    /// Queue a copy to the accelerator, and report [`copied_in`](Staging::copied_in) with the ticket once it has ended.
+    /// Queue a copy to the accelerator, and report [`copied_in`](StagingMachine::copied_in) with the ticket once it has ended.
     CopyIn {
         /// The slice.
         slice: SliceId,
@@ -159,7 +159,7 @@ struct StagedOperation {
 
 /// A line of staged operations.
 #[derive(Debug)]
-pub struct Staging {
+pub struct StagingMachine {
     rules: StagingRules,
     slots: Vec<SlotState>,
     operations: BTreeMap<u64, StagedOperation>,
@@ -176,7 +176,7 @@ pub struct Staging {
     actions: VecDeque<StagingAction>,
 }
 
-impl Staging {
+impl StagingMachine {
     /// A line with so many slots, from 1.
     pub fn new(slots: usize) -> Self {
         Self::with_rules(slots, StagingRules::ALL)

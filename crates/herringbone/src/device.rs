@@ -18,6 +18,7 @@ pub mod fake;
 mod line;
 mod outcome;
 mod shape;
+mod shared;
 
 pub use crate::sys::{
     cuda::Cuda,
@@ -26,26 +27,18 @@ pub use crate::sys::{
 pub use outcome::StagedPending;
 pub use shape::{StagedBuffers, StagedCall};
 
-use crate::{Communicator, Error, ErrorKind, Result, sys::device::PinnedMemory};
-use driver::{CLOSE, StagedSubmission, WAKE};
-use line::LineKey;
-use outcome::StagedOutcome;
-use shape::{SLICE, SLOTS, StagedCut};
+use crate::{Communicator, Error, Result};
+use outcome::{StagedOutcome, error_of};
+use shape::{SLICE, StagedCut};
+use shared::{CLOSE, DeviceShared, HostBuffers, LineKey, StagedSubmission, WAKE, lock};
 use std::{
-    collections::BTreeMap,
-    fmt, io,
+    fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         mpsc::{self, Sender},
     },
     thread::JoinHandle,
-    time::Duration,
 };
-
-/// Pieces of unused host memory that a group keeps.
-const KEPT: usize = 8;
-/// The smallest piece.
-const PIECE: usize = 64 << 10;
 
 /// One group's calls on the memory of one device.
 pub struct DeviceGroup {
@@ -54,41 +47,11 @@ pub struct DeviceGroup {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What callers and the thread share.
-struct DeviceShared {
-    communicator: Communicator,
-    accelerator: Arc<dyn Accelerator>,
-    slice: usize,
-    lines: Mutex<BTreeMap<LineKey, Arc<LineParts>>>,
-    inbox: Mutex<Vec<StagedSubmission>>,
-    /// Unused host memory.
-    pieces: Mutex<Vec<PinnedMemory>>,
-    /// Operations that may have failed without anybody knowing.
-    unseen: Mutex<Vec<Arc<StagedOutcome>>>,
-}
-
-/// The streams and the host memory of a line.
-#[derive(Debug)]
-struct LineParts {
-    outward: DeviceStream,
-    inward: DeviceStream,
-    slots: Vec<PinnedMemory>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// An accelerator's failure as an error of the group's.
-fn error_of(error: &AcceleratorError) -> Error {
-    Error::io("moving a tensor between the device and the host", io::Error::other(error.to_string()))
-}
-
 impl DeviceGroup {
     /// The group's calls for a device. All ranks of the group make one for theirs before their first call on its memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the system starts no thread.
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the system starts no thread.
     pub fn new(communicator: Communicator, accelerator: Arc<dyn Accelerator>) -> Result<Self> {
         Self::with_slices(communicator, accelerator, SLICE)
     }
@@ -127,7 +90,7 @@ impl DeviceGroup {
     /// The buffers are touched until the operation is [done](StagedPending::is_done); the group keeps them.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] while the stream is captured for a graph. The error of an earlier operation of the group that has
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) while the stream is captured for a graph. The error of an earlier operation of the group that has
     /// failed and that no caller has seen. Those of [`Communicator::submit`] come with the operation.
     pub fn submit(
         &self,
@@ -207,91 +170,6 @@ impl Drop for DeviceGroup {
 impl fmt::Debug for DeviceGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceGroup").field("accelerator", &self.shared.accelerator).finish_non_exhaustive()
-    }
-}
-
-/// Host memory of a call that is not cut.
-#[derive(Debug, Default)]
-struct HostBuffers {
-    input: Option<PinnedMemory>,
-    output: Option<PinnedMemory>,
-}
-
-impl DeviceShared {
-    fn unseen_failure(&self) -> Option<Error> {
-        let mut unseen = lock(&self.unseen);
-        let failure = unseen.iter().find_map(|outcome| outcome.unseen_failure());
-        unseen.retain(|outcome| !outcome.is_over());
-        failure
-    }
-
-    /// The streams and slots of a line, which are made for its first call.
-    fn line(&self, key: LineKey) -> Result<Arc<LineParts>, AcceleratorError> {
-        let mut lines = lock(&self.lines);
-        if let Some(parts) = lines.get(&key) {
-            return Ok(parts.clone());
-        }
-        let mut slots = Vec::new();
-        if !key.has_messages {
-            for _ in 0..SLOTS {
-                // The heap may be used up: other memory does, with more copies.
-                let mapped = self.communicator.allocate::<u8>(self.slice).map(PinnedMemory::of_mapped);
-                let slot = mapped.unwrap_or_else(|_| PinnedMemory::zeroed(self.slice));
-                self.accelerator.register(&slot)?;
-                slots.push(slot);
-            }
-        }
-        let (outward, inward) = (self.accelerator.stream()?, self.accelerator.stream()?);
-        let parts = Arc::new(LineParts { outward, inward, slots });
-        lines.insert(key, parts.clone());
-        Ok(parts)
-    }
-
-    /// Host memory for these buffers: one piece if they are the same.
-    fn host_buffers(&self, buffers: &StagedBuffers) -> Result<HostBuffers, AcceleratorError> {
-        let piece = |memory: &Option<DeviceMemory>| {
-            memory.as_ref().map(|memory| self.piece(memory.len())).transpose()
-        };
-        let input = piece(&buffers.input)?;
-        let output = match (&buffers.input, &buffers.output) {
-            (Some(one), Some(other)) if one.addresses() == other.addresses() => input.clone(),
-            _ => piece(&buffers.output)?,
-        };
-        Ok(HostBuffers { input, output })
-    }
-
-    /// A registered piece of memory of at least so many bytes.
-    fn piece(&self, bytes: usize) -> Result<PinnedMemory, AcceleratorError> {
-        let bytes = bytes.max(PIECE).next_power_of_two();
-        let mut pieces = lock(&self.pieces);
-        if let Some(place) = pieces.iter().position(|piece| piece.len() == bytes) {
-            return Ok(pieces.swap_remove(place));
-        }
-        drop(pieces);
-        let piece = PinnedMemory::zeroed(bytes);
-        self.accelerator.register(&piece)?;
-        Ok(piece)
-    }
-
-    /// Keeps memory that no operation uses for the next one.
-    fn give_back(&self, host: HostBuffers) {
-        let is_shared = match (&host.input, &host.output) {
-            (Some(one), Some(other)) => one.region().is_same(other.region()),
-            _ => false,
-        };
-        let output = host.output.filter(|_| !is_shared);
-        let mut pieces = lock(&self.pieces);
-        let left = KEPT.saturating_sub(pieces.len());
-        pieces.extend(host.input.into_iter().chain(output).take(left));
-    }
-
-    /// How long the thread stays for what still runs when the group is closed.
-    fn patience(&self) -> Duration {
-        self.communicator.timeout()
-    }
-
-    fn closed(&self, call: &'static str) -> Error {
-        Error::new(ErrorKind::Closed).about(self.communicator.rank(), call)
     }
 }
 

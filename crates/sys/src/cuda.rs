@@ -182,7 +182,7 @@ impl Cuda {
         device: &DeviceMemory,
         host: &PinnedMemory,
         at: usize,
-        queue: impl FnOnce(u64, *mut c_void, usize, Handle) -> driver::Status,
+        queue: impl FnOnce(u64, *mut c_void, usize, Handle) -> driver::DriverStatus,
     ) -> Result<(), AcceleratorError> {
         let address =
             device.device_address().ok_or_else(|| AcceleratorError::new(call, "the memory is not CUDA's"))?;

@@ -41,7 +41,7 @@ enum Queued {
 
 struct World {
     draw: Draw,
-    staging: Staging,
+    staging: StagingMachine,
     shapes: Vec<StagedShape>,
     slots: Vec<Content>,
     own: BTreeMap<u64, Content>,
@@ -74,7 +74,7 @@ impl World {
         let mut draw = Draw(seed);
         let slots = 1 + draw.below(4);
         Self {
-            staging: Staging::with_rules(slots, rules),
+            staging: StagingMachine::with_rules(slots, rules),
             draw,
             shapes: Vec::new(),
             slots: vec![Content::Nothing; slots],
@@ -309,7 +309,7 @@ fn the_next_slice_is_copied_out_while_earlier_ones_travel() {
     let logs = (0..SEEDS).map(|seed| World::new(seed, StagingRules::ALL, 0).run().unwrap());
     assert!(logs.filter(|log| log.overlapped > 0).count() > SEEDS as usize / 2);
     // Nothing has ended, and two slots are taken.
-    let mut staging = Staging::new(2);
+    let mut staging = StagingMachine::new(2);
     staging.push(StagedShape { slices: 3, in_slots: true, copies_out: true, copies_in: true, after: None });
     let id = |slice| SliceId { operation: 0, slice };
     let out =

@@ -1,13 +1,10 @@
 //! The thread that stages: it hears of calls, of the engine's ends and of complete events, and does what its lines decide.
 
 use super::{
-    DeviceShared, HostBuffers, LineParts, StagedBuffers, StagedCall,
-    line::{LineKey, StagingLine, StartedSlice},
-    lock,
-    outcome::StagedOutcome,
-    shape::StagedCut,
+    line::{StagingLine, StartedSlice},
+    shared::{CLOSE, DeviceShared, LineKey, WAKE, lock},
 };
-use crate::{LineTurn, Pending, core::staging::SliceId, sys::device::DeviceEvent};
+use crate::{Pending, core::staging::SliceId};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -17,29 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// There is something in the inbox.
-pub(super) const WAKE: u64 = 0;
-/// The group is being closed.
-pub(super) const CLOSE: u64 = 1;
 /// The first number of an operation of the engine.
 const FIRST: u64 = 2;
 
 /// How long the thread sleeps between looks at its events: from a copy of a few KB to what a process of many groups can afford.
 const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
-
-/// A call on its way to the thread.
-pub(super) struct StagedSubmission {
-    pub(super) key: LineKey,
-    pub(super) parts: Arc<LineParts>,
-    pub(super) call: StagedCall,
-    pub(super) buffers: StagedBuffers,
-    pub(super) host: HostBuffers,
-    pub(super) cut: StagedCut,
-    pub(super) turn: Option<LineTurn>,
-    /// Behind what the program has queued before the call.
-    pub(super) producer: DeviceEvent,
-    pub(super) outcome: Arc<StagedOutcome>,
-}
 
 /// An operation of the engine that runs.
 struct Travelling {
@@ -133,9 +112,9 @@ impl Driver {
             self.next += 1;
             // First, because the operation may have ended.
             let listener = self.sender.clone();
-            let told = pending.clone();
+            let operation = pending.clone();
             self.travelling.insert(token, Travelling { key, slice, pending });
-            told.notify(listener, token);
+            operation.notify(listener, token);
         }
     }
 }

@@ -6,9 +6,12 @@
 
 mod order;
 
-use super::{Accelerator, AcceleratorError, DeviceMemory, DeviceStream, lock};
+use super::shared::lock;
 use crate::sys::{
-    device::{DeviceEvent, DeviceWord, DeviceWords, PinnedMemory},
+    device::{
+        Accelerator, AcceleratorError, DeviceEvent, DeviceMemory, DeviceStream, DeviceWord, DeviceWords,
+        PinnedMemory,
+    },
     region::Region,
 };
 use order::{Accesses, Actor, Clock};

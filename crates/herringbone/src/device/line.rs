@@ -1,15 +1,13 @@
 //! A line of staged operations, with its streams and slots: does what its machine decides, and tells it what has ended.
 
 use super::{
-    DeviceShared, HostBuffers, LineParts, StagedBuffers, StagedCall,
-    driver::StagedSubmission,
-    error_of,
-    outcome::StagedOutcome,
-    shape::{StagedCut, slice_request},
+    outcome::{StagedOutcome, error_of},
+    shape::{StagedBuffers, StagedCall, StagedCut, slice_request},
+    shared::{DeviceShared, HostBuffers, LineParts, StagedSubmission},
 };
 use crate::{
     Error, LineTurn, MessageRequest, Pending, Request, Result,
-    core::staging::{Signaller, SliceId, StagedShape, Staging, StagingAction},
+    core::staging::{Signaller, SliceId, StagedShape, StagingAction, StagingMachine},
     sys::{
         device::{AcceleratorError, DeviceEvent, PinnedMemory},
         region::Region,
@@ -19,13 +17,6 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
-
-/// The line of calls in which a program has made a call, and whether the call is a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LineKey {
-    pub(super) asking: u64,
-    pub(super) has_messages: bool,
-}
 
 /// An operation of the engine that a line has started.
 pub(super) struct StartedSlice {
@@ -51,7 +42,7 @@ struct Queued {
 pub(super) struct StagingLine {
     shared: Arc<DeviceShared>,
     parts: Arc<LineParts>,
-    staging: Staging,
+    staging: StagingMachine,
     running: BTreeMap<u64, Running>,
     /// What the streams have to do, in their order.
     outward: VecDeque<Queued>,
@@ -93,7 +84,7 @@ impl Drop for Running {
 
 impl StagingLine {
     pub(super) fn new(shared: Arc<DeviceShared>, parts: Arc<LineParts>) -> Self {
-        let staging = Staging::new(parts.slots.len());
+        let staging = StagingMachine::new(parts.slots.len());
         let (outward, inward) = (VecDeque::new(), VecDeque::new());
         Self { shared, parts, staging, running: BTreeMap::new(), outward, inward }
     }

@@ -1,15 +1,19 @@
 //! The end of a staged operation, shared by the thread that stages and those that wait.
 
-use super::error_of;
 use crate::{
     Error, Result,
-    sys::device::{Accelerator, DeviceEvent, DeviceStream, DeviceWord},
+    sys::device::{Accelerator, AcceleratorError, DeviceEvent, DeviceStream, DeviceWord},
 };
 use std::{
-    fmt,
+    fmt, io,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc::Sender},
     time::{Duration, Instant},
 };
+
+/// An accelerator's failure as an error of the group's.
+pub(super) fn error_of(error: &AcceleratorError) -> Error {
+    Error::io("moving a tensor between the device and the host", io::Error::other(error.to_string()))
+}
 
 /// The end of a staged operation.
 pub(super) struct StagedOutcome {

@@ -4,11 +4,13 @@ use super::{
     fake::{FakeAccelerator, FakeRead, PlantedFault},
     *,
 };
-use crate::{Collective, Config, DType, MessageRequest, ReduceOp, Region, Rendezvous, Request, local_with};
+use crate::{
+    Collective, Config, DType, ErrorKind, MessageRequest, ReduceOp, Region, Rendezvous, Request, local_with,
+};
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Bytes of a slice: a buffer of some hundred numbers has more slices than there are slots.

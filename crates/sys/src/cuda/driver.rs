@@ -11,17 +11,17 @@ use std::sync::OnceLock;
 pub(super) const LIBRARY: &str = "libcuda.so.1";
 
 /// `CUresult`.
-pub(super) type Status = c_int;
+pub(super) type DriverStatus = c_int;
 /// `CUcontext`, `CUstream` and `CUevent` are pointers to what only the driver knows.
 pub(super) type Handle = *mut c_void;
 /// `CUdeviceptr`.
 pub(super) type Address = u64;
 
-pub(super) const SUCCESS: Status = 0;
+pub(super) const SUCCESS: DriverStatus = 0;
 /// `CUDA_ERROR_NOT_READY`
-pub(super) const NOT_READY: Status = 600;
+pub(super) const NOT_READY: DriverStatus = 600;
 /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`: another stream is captured, for which the legacy stream would wait.
-pub(super) const CAPTURE_IMPLICIT: Status = 906;
+pub(super) const CAPTURE_IMPLICIT: DriverStatus = 906;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
 pub(super) const RELAXED: c_int = 2;
 /// `CU_STREAM_NON_BLOCKING`
@@ -40,7 +40,7 @@ macro_rules! functions {
         /// Functions of the driver, by what they do.
         #[derive(Debug)]
         pub(super) struct Functions {
-            $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($argument),*) -> Status,)+
+            $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($argument),*) -> DriverStatus,)+
             /// `cuStreamWaitValue32_v2`, of drivers from CUDA 11.7 on.
             pub(super) stream_wait_value: Option<ValueFunction>,
             /// `cuStreamWriteValue32_v2`
@@ -55,7 +55,7 @@ macro_rules! functions {
             unsafe fn of(library: Handle) -> Result<Self, AcceleratorError> {
                 Ok(Self {
                     // SAFETY: the caller's promise, and the types are those of `cuda.h`.
-                    $($field: unsafe { std::mem::transmute::<Handle, unsafe extern "C" fn($($argument),*) -> Status>(symbol(library, $symbol)?) },)+
+                    $($field: unsafe { std::mem::transmute::<Handle, unsafe extern "C" fn($($argument),*) -> DriverStatus>(symbol(library, $symbol)?) },)+
                     // SAFETY: as above.
                     stream_wait_value: symbol(library, "cuStreamWaitValue32_v2").ok().map(|found| unsafe { std::mem::transmute::<Handle, ValueFunction>(found) }),
                     // SAFETY: as above.
@@ -67,11 +67,11 @@ macro_rules! functions {
 }
 
 /// Waits for, or writes, 32 bits: stream, address, value, flags.
-pub(super) type ValueFunction = unsafe extern "C" fn(Handle, Address, u32, c_uint) -> Status;
+pub(super) type ValueFunction = unsafe extern "C" fn(Handle, Address, u32, c_uint) -> DriverStatus;
 
 functions! {
     init: "cuInit" (c_uint);
-    error_text: "cuGetErrorString" (Status, *mut *const c_char);
+    error_text: "cuGetErrorString" (DriverStatus, *mut *const c_char);
     device_get: "cuDeviceGet" (*mut c_int, c_int);
     /// The context that the runtime library, and so torch, uses.
     context_retain: "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
@@ -143,7 +143,7 @@ fn last_error() -> String {
 
 impl Functions {
     /// The status as a result.
-    pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), AcceleratorError> {
+    pub(super) fn check(&self, call: &'static str, status: DriverStatus) -> Result<(), AcceleratorError> {
         if status == SUCCESS {
             return Ok(());
         }
