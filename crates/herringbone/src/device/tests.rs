@@ -300,8 +300,6 @@ fn a_message_passes_a_collective_that_its_receiver_has_not_called() {
             rank.write(&small, &values(rank.communicator.rank(), 2, 10));
             let pending = if rank.communicator.rank() == 0 {
                 let pending = rank.all_reduce(&big).unwrap();
-                let given = Tensor::new(300);
-                rank.write(&given, &mine);
                 let sent = rank.submit(StagedCall::Send { to: 1, message }, Some(&small), None).unwrap();
                 rank.end(&sent).unwrap();
                 pending
