@@ -64,7 +64,7 @@ pub enum StagingAction {
         slice: SliceId,
         /// The slot that takes it; `None` for the operation's own memory.
         slot: Option<usize>,
-        /// The copy in that the stream of copies out has to wait for first.
+        /// The copy in that the stream of copies out has to wait for first, unless an earlier wait was for that or a later one.
         behind: Option<u64>,
     },
     /// Start the engine's operation, and report [`ended`](StagingMachine::ended).
@@ -173,6 +173,8 @@ pub struct StagingMachine {
     /// Copies in that have not ended.
     tickets: BTreeMap<u64, SliceId>,
     given: u64,
+    /// The last copy in that the stream of copies out waits for.
+    awaited: Option<u64>,
     actions: VecDeque<StagingAction>,
 }
 
@@ -194,12 +196,22 @@ impl StagingMachine {
             taken: 0,
             tickets: BTreeMap::new(),
             given: 0,
+            awaited: None,
             actions: VecDeque::new(),
         }
     }
 
     /// Adds an operation, and returns its number.
     pub fn push(&mut self, shape: StagedShape) -> u64 {
+        self.add(shape, false)
+    }
+
+    /// Adds an operation that has failed before it began: its value is signalled, and all of it starts without memory, in its place.
+    pub fn push_failed(&mut self, shape: StagedShape) -> u64 {
+        self.add(shape, true)
+    }
+
+    fn add(&mut self, shape: StagedShape, failed: bool) -> u64 {
         let number = self.pushed;
         self.pushed += 1;
         let shape = StagedShape { slices: if shape.in_slots { shape.slices.max(1) } else { 1 }, ..shape };
@@ -210,10 +222,13 @@ impl StagingMachine {
             landed: 0,
             over: 0,
             last_ticket: None,
-            failed: false,
-            signalled: false,
+            failed,
+            signalled: failed,
         };
         self.operations.insert(number, operation);
+        if failed {
+            self.signal_failure(number);
+        }
         self.advance();
         number
     }
@@ -286,10 +301,16 @@ impl StagingMachine {
         }
         operation.failed = true;
         operation.signalled = true;
+        // A wait may be what has failed, so none counts.
+        self.awaited = None;
+        self.signal_failure(number);
+        self.advance();
+    }
+
+    fn signal_failure(&mut self, number: u64) {
         if self.rules.signal_failures {
             self.actions.push_back(StagingAction::Signal { operation: number, by: Signaller::Host });
         }
-        self.advance();
     }
 
     fn leave(&mut self, slot: Option<usize>, state: SlotState) {
@@ -364,6 +385,9 @@ impl StagingMachine {
         operation.slots[slice.slice] = slot;
         operation.states[slice.slice] = if waits { SliceState::CopyingOut } else { SliceState::Ready };
         if copies {
+            // Copies in end in the order of their tickets, and slices end in any.
+            let behind = behind.filter(|ticket| Some(*ticket) > self.awaited);
+            self.awaited = self.awaited.max(behind);
             self.actions.push_back(StagingAction::CopyOut { slice, slot, behind });
         }
         self.begins = slice.next(shape.slices);

@@ -49,6 +49,8 @@ struct World {
     written: BTreeMap<(u64, usize), u64>,
     outward: VecDeque<Queued>,
     inward: VecDeque<Queued>,
+    /// The copies in that the stream of copies out was made to wait for.
+    awaited: Vec<u64>,
     /// Copies that have ended and that the host has not seen.
     unseen_out: VecDeque<SliceId>,
     unseen_in: VecDeque<u64>,
@@ -82,6 +84,7 @@ impl World {
             written: BTreeMap::new(),
             outward: VecDeque::new(),
             inward: VecDeque::new(),
+            awaited: Vec::new(),
             unseen_out: VecDeque::new(),
             unseen_in: VecDeque::new(),
             running: Vec::new(),
@@ -103,8 +106,15 @@ impl World {
         let slices = after.map_or(slices, |number| self.shapes[number as usize].slices);
         let in_slots = in_slots || slices > 1;
         let shape = StagedShape { slices, in_slots, copies_out, copies_in, after };
+        let number = self.shapes.len() as u64;
         self.shapes.push(shape);
-        assert_eq!(self.staging.push(shape), self.shapes.len() as u64 - 1);
+        if self.failures > 0 && self.draw.one_in(8) {
+            self.failures -= 1;
+            self.log.failed.insert(number);
+            assert_eq!(self.staging.push_failed(shape), number);
+        } else {
+            assert_eq!(self.staging.push(shape), number);
+        }
     }
 
     /// The operation whose memory this one has: the first of those that came one after the other.
@@ -124,6 +134,7 @@ impl World {
             match action {
                 StagingAction::CopyOut { slice, slot, behind } => {
                     self.outward.extend(behind.map(Queued::AwaitCopyIn));
+                    self.awaited.extend(behind);
                     self.outward.push_back(Queued::CopyOut(slice, slot));
                 }
                 StagingAction::Start { slice, slot, lacking, last } => {
@@ -275,6 +286,10 @@ impl World {
         }
         if !self.log.started.is_sorted() {
             return Err(format!("slices start as {:?}", self.log.started));
+        }
+        // A wait for an earlier copy in than one before says nothing. After a failure all are given again.
+        if self.log.failed.is_empty() && !self.awaited.is_sorted_by(|one, other| one < other) {
+            return Err(format!("the stream of copies out waits for {:?}", self.awaited));
         }
         if self.slots.len() < self.staging.slots.len()
             || self.staging.slots.iter().any(|slot| *slot != SlotState::Free)
