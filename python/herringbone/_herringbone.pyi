@@ -108,8 +108,8 @@ class Device:
     """An accelerator: a device of CUDA, or one of the tests."""
 
     @staticmethod
-    def cuda(number: int) -> Device:
-        """The device of CUDA of this number, by the driver that the machine has; raises ``RuntimeError`` if there is none."""
+    def cuda(number: int, waits_for_values: bool = False) -> Device:
+        """CUDA's device of this number; ``RuntimeError`` without a driver. Programs do without values for which streams wait."""
 
     @staticmethod
     def fake(waits_for_values: bool = True) -> Device:
@@ -167,6 +167,9 @@ class StagedPending:
 
     def error(self) -> BaseException | None:
         """Why it has failed; ``None`` while it runs and where it succeeded."""
+
+    def earlier(self) -> BaseException | None:
+        """Why an earlier call has failed, if nobody had asked for that when this one was made; else ``None``."""
 
     def source(self) -> int | None:
         """The rank whose message a receive has got, once it has; else ``None``."""

@@ -33,9 +33,10 @@ pub(crate) struct PyDevice {
 impl PyDevice {
     /// The device of CUDA of this number, by the driver that the machine has.
     #[staticmethod]
-    fn cuda(py: Python<'_>, number: i32) -> PyResult<Self> {
-        let cuda =
-            py.detach(|| Cuda::open(number)).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    #[pyo3(signature = (number, waits_for_values=false))]
+    fn cuda(py: Python<'_>, number: i32, waits_for_values: bool) -> PyResult<Self> {
+        let cuda = py.detach(|| Cuda::open(number, waits_for_values));
+        let cuda = cuda.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
         Ok(Self { accelerator: Arc::new(cuda), fake: None })
     }
 
@@ -182,8 +183,7 @@ impl PyDeviceGroup {
     /// The driver's handles of the streams that copy.
     fn streams(&self, py: Python<'_>) -> Vec<usize> {
         let accelerator = &self.device.get().accelerator;
-        let streams = py.detach(|| self.read().streams());
-        streams.iter().map(|stream| accelerator.handle(stream)).collect()
+        py.detach(|| self.read().streams().iter().map(|stream| accelerator.handle(stream)).collect())
     }
 
     /// End once all operations are over, at the latest after the group's timeout.
@@ -247,6 +247,11 @@ impl PyStagedPending {
     /// Why it has failed; `None` while it runs and where it succeeded.
     fn error(&self) -> Option<PyErr> {
         self.pending.result()?.err().map(|error| errors::to_python(&error))
+    }
+
+    /// Why an earlier call has failed, if nobody had asked for that when this one was made; else `None`.
+    fn earlier(&self) -> Option<PyErr> {
+        self.pending.earlier_failure().map(|error| errors::to_python(&error))
     }
 
     /// The rank whose message a receive has got, once it has; else `None`.

@@ -30,7 +30,7 @@ pub use shape::{StagedBuffers, StagedCall};
 use crate::{Communicator, Error, Result};
 use outcome::{StagedOutcome, error_of};
 use shape::{SLICE, StagedCut};
-use shared::{CLOSE, DeviceShared, HostBuffers, LineKey, StagedSubmission, WAKE, lock};
+use shared::{CLOSE, DeviceShared, LineKey, StagedSubmission, WAKE, lock};
 use std::{
     fmt,
     sync::{
@@ -89,9 +89,13 @@ impl DeviceGroup {
     ///
     /// The buffers are touched until the operation is [done](StagedPending::is_done); the group keeps them.
     ///
+    /// If the accelerator refuses something that the call needs, the call is made all the same, without memory: so it fails on all
+    /// ranks, and none waits for this one. What an earlier call has failed with is told by
+    /// [`earlier_failure`](StagedPending::earlier_failure).
+    ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) while the stream is captured for a graph. The error of an earlier operation of the group that has
-    /// failed and that no caller has seen. Those of [`Communicator::submit`] come with the operation.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) while the stream is captured for a graph: the call is not made.
+    /// Those of [`Communicator::submit`] come with the operation.
     pub fn submit(
         &self,
         call: StagedCall,
@@ -102,41 +106,26 @@ impl DeviceGroup {
         let (communicator, accelerator) = (&shared.communicator, &shared.accelerator);
         communicator.check_usable(call.name())?;
         let rank = communicator.rank();
-        let about = |error: &AcceleratorError| error_of(error).about(rank, call.name());
-        if accelerator.is_capturing(stream).map_err(|error| about(&error))? {
+        let is_capturing = accelerator.is_capturing(stream);
+        if matches!(is_capturing, Ok(true)) {
             let problem = "a graph is captured on this stream, and the host takes part in each call of Herringbone; call it \
                            outside of the capture";
             return Err(Error::unsupported(problem).about(rank, call.name()));
         }
-        if let Some(error) = shared.unseen_failure() {
-            return Err(error);
-        }
         let asking = communicator.asking_line()?;
         let key = LineKey { asking, has_messages: call.is_message() };
         let cut = StagedCut::of(&call, &buffers, rank, shared.slice);
-        let parts = shared.line(key).map_err(|error| about(&error))?;
-        let host = if cut.slice == 0 {
-            shared.host_buffers(&buffers).map_err(|error| about(&error))?
-        } else {
-            HostBuffers::default()
-        };
-        let producer = accelerator.record(stream).map_err(|error| about(&error))?;
-        let outcome = StagedOutcome::new(accelerator.clone());
+        let means = is_capturing.and_then(|_| shared.means(key, &cut, &buffers, stream));
+        let means = means.map_err(|error: AcceleratorError| error_of(&error).about(rank, call.name()));
+        let outcome = StagedOutcome::new(accelerator.clone(), shared.unseen_failure());
+        if let Err(error) = &means {
+            outcome.fail(error);
+        }
         lock(&shared.unseen).push(outcome.clone());
         let mut inbox = lock(&shared.inbox);
         // In one go: turns are in the order of submissions.
         let turn = (!call.is_message()).then(|| communicator.staged_turn(asking));
-        inbox.push(StagedSubmission {
-            key,
-            parts,
-            call,
-            buffers,
-            host,
-            cut,
-            turn,
-            producer,
-            outcome: outcome.clone(),
-        });
+        inbox.push(StagedSubmission { key, call, buffers, cut, turn, means, outcome: outcome.clone() });
         drop(inbox);
         // The thread lives as long as this.
         let _woken = self.sender.send(WAKE);

@@ -101,13 +101,15 @@ pub enum ErrorKind {
     },
     /// A rank lacks memory for its part of an operation, which fails on all ranks. The group stays usable.
     #[error(
-        "rank {rank} lacks {bytes} bytes of memory for its part: give it more memory, or send less at once"
+        "rank {rank} lacks {bytes} bytes of memory for its part{}: give it more memory, or send less at once", of_another(.ended_by)
     )]
     Memory {
         /// Which rank.
         rank: Rank,
         /// How many bytes it asked the system for, which has not given them.
         bytes: u64,
+        /// The operation that has failed, if this is the error of another one, which was under way beside it.
+        ended_by: Option<String>,
     },
     /// The other side does not have this job's token, or no token is set although one is needed.
     #[error("{problem}; {hint}")]
@@ -225,6 +227,11 @@ fn waited_for(missing: &[String]) -> String {
     if missing.is_empty() { String::new() } else { format!(" while waiting for {}", missing.join(", ")) }
 }
 
+fn of_another(operation: &Option<String>) -> String {
+    let of = |operation: &String| format!(" of {operation}, whose failure has ended this one");
+    operation.as_ref().map_or_else(String::new, of)
+}
+
 /// What to do about an error of the system, where that is known.
 pub(crate) fn remedy(error: &io::Error) -> &'static str {
     let known = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
@@ -241,13 +248,24 @@ impl Error {
 
     /// The same error, said by `rank` about `operation`.
     pub(crate) fn about(&self, rank: Rank, operation: impl fmt::Display) -> Self {
-        let kind = self.inner.kind.clone();
-        Self { inner: Arc::new(Inner { kind, rank: Some(rank), operation: Some(operation.to_string()) }) }
+        let (mut kind, operation) = (self.inner.kind.clone(), operation.to_string());
+        if let ErrorKind::Memory { ended_by, .. } = &mut kind {
+            *ended_by = ended_by.take().filter(|failed| !operation.contains(failed.as_str()));
+        }
+        Self { inner: Arc::new(Inner { kind, rank: Some(rank), operation: Some(operation) }) }
     }
 
     pub(crate) fn at(&self, rank: Rank) -> Self {
         let Inner { kind, operation, .. } = &*self.inner;
         Self { inner: Arc::new(Inner { kind: kind.clone(), rank: Some(rank), operation: operation.clone() }) }
+    }
+
+    /// The same error, as a later call tells it, because nobody has asked the one that failed.
+    pub(crate) fn of_earlier_call(&self) -> Self {
+        let operation =
+            format!("an earlier call has failed, {}", self.operation().unwrap_or("which is over"));
+        let Inner { kind, rank, .. } = &*self.inner;
+        Self { inner: Arc::new(Inner { kind: kind.clone(), rank: *rank, operation: Some(operation) }) }
     }
 
     pub(crate) fn config(setting: impl Into<String>, problem: impl fmt::Display) -> Self {

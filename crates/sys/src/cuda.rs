@@ -82,14 +82,34 @@ struct Event(Handle);
 // SAFETY: any thread may use the driver's handles.
 unsafe impl Send for Event {}
 
-/// Pops the context that this thread has pushed.
-struct Pushed<'a>(&'a Functions);
+/// A context that this thread has pushed, until it pops it. Meanwhile no call of the thread ends a graph that another thread captures.
+struct Pushed {
+    functions: &'static Functions,
+    /// What the driver refuses else while a graph is captured.
+    mode: libc::c_int,
+}
 
-impl Drop for Pushed<'_> {
+impl Pushed {
+    fn new(functions: &'static Functions, context: Context) -> Result<Self, AcceleratorError> {
+        // SAFETY: the context is retained.
+        functions.check("cuCtxPushCurrent", unsafe { (functions.context_push)(context.0) })?;
+        let mut pushed = Self { functions, mode: driver::RELAXED };
+        pushed.exchange_mode();
+        Ok(pushed)
+    }
+
+    fn exchange_mode(&mut self) {
+        // SAFETY: the driver writes the thread's former mode. Where it fails, calls are refused as for other threads.
+        unsafe { (self.functions.exchange_capture_mode)(&raw mut self.mode) };
+    }
+}
+
+impl Drop for Pushed {
     fn drop(&mut self) {
+        self.exchange_mode();
         let mut popped: Handle = null_mut();
         // SAFETY: this thread has pushed a context, and the driver writes which it pops.
-        unsafe { (self.0.context_pop)(&raw mut popped) };
+        unsafe { (self.functions.context_pop)(&raw mut popped) };
     }
 }
 
@@ -102,11 +122,7 @@ struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: the context is retained.
-        if unsafe { (self.functions.context_push)(self.context.0) } != driver::SUCCESS {
-            return;
-        }
-        let _pushed = Pushed(self.functions);
+        let Ok(_pushed) = Pushed::new(self.functions, self.context) else { return };
         // SAFETY: the memory was registered by this address, and it is still there, because its owner drops this first. No copy
         // runs: each keeps the owner.
         unsafe {
@@ -116,11 +132,15 @@ impl Drop for Registration {
 }
 
 impl Cuda {
-    /// The device of this number, as the runtime library counts.
+    /// The device of this number, as the runtime library counts. If `waits_for_values`, its streams wait for values where the driver
+    /// can do that.
+    ///
+    /// A stream that waits for a value waits for copies that are not queued yet. A call of the driver that waits for the device,
+    /// such as one that frees memory or loads a kernel, holds a lock that queueing them needs: then nothing goes on.
     ///
     /// # Errors
     /// There is no driver, or no such device.
-    pub fn open(ordinal: i32) -> Result<Self, AcceleratorError> {
+    pub fn open(ordinal: i32, waits_for_values: bool) -> Result<Self, AcceleratorError> {
         let functions = driver::functions()?;
         // SAFETY: the driver writes what the pointers lead to, and nothing else is passed.
         let context = unsafe {
@@ -133,8 +153,10 @@ impl Cuda {
             Context(context)
         };
         let mut cuda = Self { ordinal, functions, context, table: Mutex::default(), words: None };
-        if functions.stream_wait_value.is_some() && functions.stream_write_value.is_some() {
-            cuda.words = Some(cuda.make_words()?);
+        let can_wait = functions.stream_wait_value.is_some() && functions.stream_write_value.is_some();
+        if waits_for_values && can_wait {
+            // Without words the host waits.
+            cuda.words = cuda.make_words().ok();
         }
         Ok(cuda)
     }
@@ -163,11 +185,8 @@ impl Cuda {
         Ok(Words { start, device, free: Mutex::new(DeviceWords::new(WORDS)) })
     }
 
-    fn push(&self) -> Result<Pushed<'_>, AcceleratorError> {
-        // SAFETY: the context is retained.
-        let status = unsafe { (self.functions.context_push)(self.context.0) };
-        self.functions.check("cuCtxPushCurrent", status)?;
-        Ok(Pushed(self.functions))
+    fn push(&self) -> Result<Pushed, AcceleratorError> {
+        Pushed::new(self.functions, self.context)
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -424,23 +443,12 @@ impl Accelerator for Cuda {
         self.functions.check("cuStreamIsCapturing", called)?;
         Ok(status != 0)
     }
-
-    fn enter_thread(&self) -> Result<(), AcceleratorError> {
-        let mut mode = driver::RELAXED;
-        // SAFETY: the driver writes the thread's former mode.
-        let status = unsafe { (self.functions.exchange_capture_mode)(&raw mut mode) };
-        self.functions.check("cuThreadExchangeStreamCaptureMode", status)
-    }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
         let functions = self.functions;
-        // SAFETY: the context is retained.
-        if unsafe { (functions.context_push)(self.context.0) } != driver::SUCCESS {
-            return;
-        }
-        let _pushed = Pushed(functions);
+        let Ok(_pushed) = Pushed::new(functions, self.context) else { return };
         let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut events = std::mem::take(&mut table.unused);
         events.extend(std::mem::take(&mut table.events).into_values());

@@ -106,14 +106,6 @@ pub trait Accelerator: Send + Sync + fmt::Debug {
     /// As of [`stream`](Self::stream).
     fn is_capturing(&self, stream: &DeviceStream) -> Result<bool, AcceleratorError>;
 
-    /// This thread belongs to no program: its calls do not end graphs that other threads capture meanwhile.
-    ///
-    /// # Errors
-    /// As of [`stream`](Self::stream).
-    fn enter_thread(&self) -> Result<(), AcceleratorError> {
-        Ok(())
-    }
-
     /// The host is about to use these bytes, for an accelerator that checks the order of accesses.
     fn host_uses(&self, _memory: &PinnedMemory, _bytes: Range<usize>) {}
 }

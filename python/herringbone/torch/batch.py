@@ -10,7 +10,7 @@ from .. import errors
 from .._herringbone import Extras, Kind, Pending
 from ..kinds import Call, Span, kind_of
 from .compressed import current_compression
-from .devices import Accelerator, StagedHandle, one_accelerator
+from .devices import Accelerator, StagedHandle, one_accelerator, tell_earlier
 from .member import Member
 from .priorities import current_priority
 from .tensors import Finish, Lacking, source, target, written
@@ -98,12 +98,15 @@ class Batch:
             for step in self.finish:
                 step()
             return Work((), (), tensors, (), member.threads)
+        of = StagedWork if self.finish else Work
         try:
             handles = [submitted(member, *prepared) for prepared in self._calls]
+            work = self._group.launched(of(handles, [name] * len(handles), tensors, self.finish, member.threads))
+            if is_staged:
+                tell_earlier(handles)
         except errors.HerringboneError as error:
             raise torch_error(error, name) from None
-        of = StagedWork if self.finish else Work
-        return self._group.launched(of(handles, [name] * len(handles), tensors, self.finish, member.threads))
+        return work
 
 
 def submitted(member: Member, call: Call, accelerator: Accelerator | None, tensor: torch.Tensor | None) -> Pending | StagedHandle:

@@ -35,7 +35,7 @@ from ..arguments import message_tag, whole
 from ..kinds import BARRIER, kind_of
 from ..unlike import unlike_its_memory
 from .batch import Batch, call_of, run, span
-from .devices import StagedHandle, accelerator_of
+from .devices import StagedHandle, accelerator_of, tell_earlier
 from .member import Member
 from .parts import (
     Tensors,
@@ -372,7 +372,10 @@ class Collectives:
                 group = self.member.on_device(accelerator, read)
                 handle = StagedHandle(group.send(dst, message, accelerator.stream(read)), accelerator, read)
                 accelerator.lend([read], group.streams())
-        return self.launched(Work([handle], ["send"], [tensor], (), self.member.threads))
+        work = self.launched(Work([handle], ["send"], [tensor], (), self.member.threads))
+        with named("send"):
+            tell_earlier([handle])
+        return work
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Received:
         """Receive a tensor of the same type and length from one rank, which sends it by :meth:`send`."""
@@ -400,6 +403,8 @@ class Collectives:
                 accelerator.lend([taken], group.streams())
         work = Received([handle], ["recv"], [tensor], finish, self.member.threads)
         self.launched(work)
+        with named("recv"):
+            tell_earlier([handle])
         return work
 
     # The names of torch before 2.14.

@@ -1,7 +1,7 @@
 """Tensors in an accelerator's memory: which ones a group takes, and how its calls fit into the program's streams.
 
 A call waits for what the program has queued on its current stream before, and ``work.wait()`` has the current stream wait for the
-result, as NCCL's does. The host waits for neither, where the driver lets a stream wait for a value in the host's memory. Values
+result, as NCCL's does. The host waits until the last copy is queued, unless the device waits for values in the host's memory. Values
 pass through registered memory of the host, on streams of the group's own. The native module has the copies and their order.
 """
 
@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 
 from .. import errors
-from .._herringbone import Completions, Device, StagedPending
+from .._herringbone import Completions, Device, Pending, StagedPending
 
-__all__ = ["Accelerator", "StagedHandle", "accelerator_of", "let_stand_in", "one_accelerator"]
+__all__ = ["Accelerator", "StagedHandle", "accelerator_of", "let_stand_in", "one_accelerator", "tell_earlier"]
 
 
 class Accelerator(Protocol):
@@ -121,6 +121,10 @@ class StagedHandle:
         """``tensor`` is one of the operation's."""
         self._pending, self._accelerator, self._tensor = pending, accelerator, tensor
 
+    def earlier(self) -> BaseException | None:
+        """Why an earlier call has failed, if the program had not asked for that when this one was made."""
+        return self._pending.earlier()
+
     def order(self, timeout: float | None) -> bool:
         """Have the current stream wait for the result. With a timeout the host waits for it first: false if it is not there by then.
 
@@ -154,3 +158,14 @@ class StagedHandle:
     def notify(self, completions: Completions, token: int) -> None:
         """Put ``token`` into ``completions`` once this is over."""
         self._pending.notify(completions, token)
+
+
+def tell_earlier(handles: Iterable[Pending | StagedHandle]) -> None:
+    """Raise what earlier calls have failed with, if the program has not asked for it.
+
+    The operations of ``handles`` were started all the same, so that this rank makes the calls that the others make.
+    """
+    for handle in handles:
+        error = handle.earlier() if isinstance(handle, StagedHandle) else None
+        if error is not None:
+            raise error

@@ -107,8 +107,8 @@ class Work(Numbered):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the collective has finished, without the GIL.
 
-        For tensors in an accelerator's memory the current stream waits, and the host does not, where the driver allows that (else it
-        waits until the last copy is queued). An error that comes later is that of the group's next call, and :meth:`exception` has it.
+        For tensors in an accelerator's memory the current stream waits for the result, and the host until the last copy is queued. An
+        error that comes later is raised by the group's next call on that device, and :meth:`exception` has it.
 
         A positive ``timeout`` bounds this wait, not the collective: it goes on, and can be waited for again. The host waits then.
 

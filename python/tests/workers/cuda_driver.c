@@ -190,7 +190,13 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *sta
     return OK;
 }
 
-CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) { return *mode == RELAXED ? OK : INVALID_VALUE; }
+CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    static __thread CUstreamCaptureMode current;
+    CUstreamCaptureMode given = *mode;
+    *mode = current;
+    current = given;
+    return given <= RELAXED ? OK : INVALID_VALUE;
+}
 
 CUresult CUDAAPI cuEventCreate(CUevent *event, unsigned flags) {
     *event = (CUevent)calloc(1, sizeof(struct event));

@@ -96,7 +96,9 @@ class CudaStandIn:
     device_type = "cuda"
 
     def __init__(self) -> None:
-        self.native = Device.cuda(0)
+        # Programs do without values. Here they are tried where the driver has them.
+        assert not Device.cuda(0).waits_for_values()
+        self.native = Device.cuda(0, waits_for_values=True)
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._written: list[torch.Tensor] = []
         let_stand_in(self)

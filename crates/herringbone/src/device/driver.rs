@@ -29,8 +29,6 @@ struct Travelling {
 
 /// Drives until the group is closed and nothing is left, or the group's timeout has passed since.
 pub(super) fn drive(shared: Arc<DeviceShared>, receiver: &Receiver<u64>, sender: Sender<u64>) {
-    // Where this fails the accelerator is in use as before, and a graph that is captured meanwhile ends with an error of its own.
-    let _entered = shared.accelerator.enter_thread();
     let mut driver =
         Driver { shared, sender, lines: BTreeMap::new(), travelling: BTreeMap::new(), next: FIRST };
     let mut closing: Option<Instant> = None;
@@ -76,7 +74,7 @@ impl Driver {
         let submissions = std::mem::take(&mut *lock(&self.shared.inbox));
         for submission in submissions {
             let key = submission.key;
-            let new = || StagingLine::new(self.shared.clone(), submission.parts.clone());
+            let new = || StagingLine::new(self.shared.clone());
             self.lines.entry(key).or_insert_with(new).push(submission);
             self.act(key);
         }

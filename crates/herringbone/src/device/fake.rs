@@ -38,12 +38,16 @@ pub enum PlantedFault {
     IgnoreValue(usize),
     /// The n-th copy fails, from 0.
     FailCopy(usize),
+    /// The n-th registration of host memory fails, from 0.
+    FailRegistration(usize),
 }
 
 /// An accelerator whose streams move when a test says so.
 pub struct FakeAccelerator {
     waits_for_values: bool,
     fault: Option<PlantedFault>,
+    /// Held by a call that waits for the whole device, and for a moment by each other call of the program's and of the engine's.
+    context: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -70,6 +74,9 @@ struct State {
     waits: usize,
     value_waits: usize,
     copies: usize,
+    registrations: usize,
+    /// Streams that do not move.
+    resting: Vec<DeviceStream>,
 }
 
 #[derive(Default)]
@@ -133,8 +140,10 @@ impl FakeAccelerator {
             waits: 0,
             value_waits: 0,
             copies: 0,
+            registrations: 0,
+            resting: Vec::new(),
         };
-        Arc::new(Self { waits_for_values, fault, state: Mutex::new(state) })
+        Arc::new(Self { waits_for_values, fault, context: Mutex::default(), state: Mutex::new(state) })
     }
 
     /// Queues that the stream writes these bytes: a program's kernel.
@@ -187,6 +196,20 @@ impl FakeAccelerator {
         while self.step(0) {}
     }
 
+    /// Lets these streams do nothing until the next call of this, and all others go on.
+    pub fn rest(&self, streams: &[DeviceStream]) {
+        lock(&self.state).resting = streams.to_vec();
+    }
+
+    /// Waits until no stream has anything to do. Meanwhile every call on the accelerator waits, as it does for a driver whose calls
+    /// take a lock: CUDA's holds one while it frees memory, loads a kernel or copies to memory that is not registered.
+    pub fn synchronize(&self) {
+        let _held = lock(&self.context);
+        while self.is_busy() {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+    }
+
     /// Whether a stream has something to do, which may wait.
     pub fn is_busy(&self) -> bool {
         lock(&self.state).streams.iter().any(|stream| !stream.queue.is_empty())
@@ -216,6 +239,7 @@ impl FakeAccelerator {
         stream: &DeviceStream,
         action: impl FnOnce(&mut State) -> Action,
     ) -> Result<(), AcceleratorError> {
+        drop(lock(&self.context));
         let mut state = lock(&self.state);
         let number = stream.number().filter(|number| *number < state.streams.len());
         let number =
@@ -261,6 +285,9 @@ impl State {
     }
 
     fn is_ready(&self, stream: usize) -> bool {
+        if self.resting.contains(&DeviceStream::own(stream)) {
+            return false;
+        }
         match self.streams[stream].queue.front().map(|entry| &entry.action) {
             None => false,
             Some(Action::Await(event)) => self.events.get(*event).is_none_or(|event| event.clock.is_some()),
@@ -324,6 +351,7 @@ impl Accelerator for FakeAccelerator {
     }
 
     fn stream(&self) -> Result<DeviceStream, AcceleratorError> {
+        drop(lock(&self.context));
         let mut state = lock(&self.state);
         state.streams.push(Stream::default());
         Ok(DeviceStream::own(state.streams.len() - 1))
@@ -353,6 +381,7 @@ impl Accelerator for FakeAccelerator {
     }
 
     fn query(&self, event: DeviceEvent) -> Result<bool, AcceleratorError> {
+        drop(lock(&self.context));
         let mut state = lock(&self.state);
         let known = state.events.get(event.0).filter(|event| !event.released);
         let Some(clock) = known.map(|event| event.clock.clone()) else {
@@ -372,7 +401,15 @@ impl Accelerator for FakeAccelerator {
     }
 
     fn register(&self, _memory: &PinnedMemory) -> Result<(), AcceleratorError> {
-        Ok(())
+        drop(lock(&self.context));
+        let mut state = lock(&self.state);
+        let fails = self.fault == Some(PlantedFault::FailRegistration(state.registrations));
+        state.registrations += 1;
+        if fails {
+            Err(AcceleratorError::new("a fake registration", "it was planted to fail"))
+        } else {
+            Ok(())
+        }
     }
 
     fn copy_out(
@@ -427,6 +464,7 @@ impl Accelerator for FakeAccelerator {
     }
 
     fn is_capturing(&self, stream: &DeviceStream) -> Result<bool, AcceleratorError> {
+        drop(lock(&self.context));
         let state = lock(&self.state);
         Ok(stream
             .number()

@@ -2,14 +2,14 @@
 
 use super::{
     outcome::{StagedOutcome, error_of},
-    shape::{StagedBuffers, StagedCall, StagedCut, slice_request},
-    shared::{DeviceShared, HostBuffers, LineParts, StagedSubmission},
+    shape::{SLOTS, StagedBuffers, StagedCall, StagedCut, slice_request},
+    shared::{DeviceShared, HostBuffers, LineParts, StagedMeans, StagedSubmission},
 };
 use crate::{
     Error, LineTurn, MessageRequest, Pending, Request, Result,
     core::staging::{Signaller, SliceId, StagedShape, StagingAction, StagingMachine},
     sys::{
-        device::{AcceleratorError, DeviceEvent, PinnedMemory},
+        device::{Accelerator, AcceleratorError, DeviceEvent, DeviceStream, PinnedMemory},
         region::Region,
     },
 };
@@ -41,7 +41,8 @@ struct Queued {
 /// A line, its streams and its operations.
 pub(super) struct StagingLine {
     shared: Arc<DeviceShared>,
-    parts: Arc<LineParts>,
+    /// From the first call on for which the accelerator has given them.
+    parts: Option<Arc<LineParts>>,
     staging: StagingMachine,
     running: BTreeMap<u64, Running>,
     /// What the streams have to do, in their order.
@@ -57,7 +58,7 @@ struct Running {
     cut: StagedCut,
     /// Until its last slice has started.
     turn: Option<LineTurn>,
-    producer: DeviceEvent,
+    producer: Option<DeviceEvent>,
     /// Whether the stream of copies waits for the producer already.
     awaited: bool,
     outcome: Arc<StagedOutcome>,
@@ -71,7 +72,9 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let accelerator = &self.shared.accelerator;
-        accelerator.release(self.producer);
+        if let Some(producer) = self.producer {
+            accelerator.release(producer);
+        }
         if self.outcome.is_over() {
             return;
         }
@@ -82,11 +85,26 @@ impl Drop for Running {
     }
 }
 
+impl Running {
+    /// Has the stream wait for the producer, if none does yet.
+    fn await_producer(
+        &mut self,
+        accelerator: &dyn Accelerator,
+        stream: &DeviceStream,
+    ) -> Result<(), AcceleratorError> {
+        if let Some(producer) = self.producer.filter(|_| !self.awaited) {
+            accelerator.wait(stream, producer)?;
+            self.awaited = true;
+        }
+        Ok(())
+    }
+}
+
 impl StagingLine {
-    pub(super) fn new(shared: Arc<DeviceShared>, parts: Arc<LineParts>) -> Self {
-        let staging = StagingMachine::new(parts.slots.len());
+    pub(super) fn new(shared: Arc<DeviceShared>) -> Self {
+        let staging = StagingMachine::new(SLOTS);
         let (outward, inward) = (VecDeque::new(), VecDeque::new());
-        Self { shared, parts, staging, running: BTreeMap::new(), outward, inward }
+        Self { shared, parts: None, staging, running: BTreeMap::new(), outward, inward }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -99,7 +117,7 @@ impl StagingLine {
     }
 
     pub(super) fn push(&mut self, submission: StagedSubmission) {
-        let StagedSubmission { call, buffers, host, cut, turn, producer, outcome, .. } = submission;
+        let StagedSubmission { call, buffers, cut, turn, means, outcome, .. } = submission;
         let shape = StagedShape {
             slices: cut.slices(),
             in_slots: cut.slice > 0,
@@ -107,9 +125,13 @@ impl StagingLine {
             copies_in: cut.copies_in,
             after: self.last_writer(&buffers),
         };
-        let number = self.staging.push(shape);
-        let shared = self.shared.clone();
-        let (awaited, error, signalling, retired) = (false, None, false, false);
+        let (number, host, producer, error) = match means {
+            Ok(StagedMeans { parts, host, producer }) => {
+                self.parts.get_or_insert(parts);
+                (self.staging.push(shape), host, Some(producer), None)
+            }
+            Err(error) => (self.staging.push_failed(shape), HostBuffers::default(), None, Some(error)),
+        };
         let running = Running {
             call,
             buffers,
@@ -117,12 +139,12 @@ impl StagingLine {
             cut,
             turn,
             producer,
-            awaited,
+            awaited: false,
             outcome,
             error,
-            signalling,
-            retired,
-            shared,
+            signalling: false,
+            retired: false,
+            shared: self.shared.clone(),
         };
         self.running.insert(number, running);
     }
@@ -215,8 +237,8 @@ impl StagingLine {
                 }
                 StagingAction::Start { slice, slot, lacking, last } => {
                     let started = self.start(slice, slot, lacking);
-                    if let Some(running) = self.running.get_mut(&slice.operation).filter(|_| last) {
-                        running.turn = None;
+                    if let Some(running) = self.running.get_mut(&slice.operation) {
+                        running.turn = running.turn.take().filter(|_| !last);
                     }
                     match started {
                         Ok(pending) => return Some(StartedSlice { slice, pending }),
@@ -245,19 +267,18 @@ impl StagingLine {
         slot: Option<usize>,
         behind: Option<u64>,
     ) -> Result<(), AcceleratorError> {
-        let (accelerator, stream) = (&self.shared.accelerator, &self.parts.outward);
-        let Some(running) = self.running.get_mut(&slice.operation) else { return Ok(()) };
-        if !running.awaited {
-            accelerator.wait(stream, running.producer)?;
-            running.awaited = true;
-        }
+        let (accelerator, Some(parts)) = (&self.shared.accelerator, &self.parts) else { return Ok(()) };
+        let (stream, Some(running)) = (&parts.outward, self.running.get_mut(&slice.operation)) else {
+            return Ok(());
+        };
+        running.await_producer(&**accelerator, stream)?;
         let is_it =
             |queued: &&Queued| matches!(queued.behind, Behind::CopyIn(ticket) if Some(ticket) == behind);
         if let Some(queued) = self.inward.iter().find(is_it) {
             accelerator.wait(stream, queued.event)?;
         }
         let range = running.cut.range(slice.slice);
-        let host = slot.map(|slot| &self.parts.slots[slot]).or(running.host.input.as_ref());
+        let host = slot.map(|slot| &parts.slots[slot]).or(running.host.input.as_ref());
         if let (Some(from), Some(host)) = (&running.buffers.input, host) {
             let from = if slot.is_some() { from.part(range) } else { from.clone() };
             accelerator.copy_out(stream, &from, host, 0)?;
@@ -272,7 +293,7 @@ impl StagingLine {
         let Some(running) = self.running.get(&slice.operation) else {
             return Err(self.shared.closed("a staged operation"));
         };
-        let slot = slot.map(|slot| &self.parts.slots[slot]);
+        let slot = self.parts.as_ref().zip(slot).map(|(parts, slot)| &parts.slots[slot]);
         let regions = Regions::of(running, slice, slot, lacking);
         if !lacking {
             for memory in slot.into_iter().chain(&running.host.input).chain(&running.host.output) {
@@ -299,15 +320,16 @@ impl StagingLine {
     }
 
     fn copy_in(&mut self, slice: SliceId, slot: Option<usize>, ticket: u64) -> Result<(), AcceleratorError> {
-        let (accelerator, stream) = (&self.shared.accelerator, &self.parts.inward);
-        let Some(running) = self.running.get_mut(&slice.operation) else { return Ok(()) };
-        if !running.cut.copies_out && !running.awaited {
+        let (accelerator, Some(parts)) = (&self.shared.accelerator, &self.parts) else { return Ok(()) };
+        let (stream, Some(running)) = (&parts.inward, self.running.get_mut(&slice.operation)) else {
+            return Ok(());
+        };
+        if !running.cut.copies_out {
             // Nothing was copied out behind the producer, so this would be the first to wait for it.
-            accelerator.wait(stream, running.producer)?;
-            running.awaited = true;
+            running.await_producer(&**accelerator, stream)?;
         }
         let range = running.cut.range(slice.slice);
-        let host = slot.map(|slot| &self.parts.slots[slot]).or(running.host.output.as_ref());
+        let host = slot.map(|slot| &parts.slots[slot]).or(running.host.output.as_ref());
         if let (Some(to), Some(host)) = (&running.buffers.output, host) {
             let to = if slot.is_some() { to.part(range) } else { to.clone() };
             accelerator.copy_in(stream, host, 0, &to)?;
@@ -324,14 +346,14 @@ impl StagingLine {
             running.outcome.fail(error);
             return;
         }
-        if by == Signaller::Host {
+        let Some(parts) = self.parts.as_ref().filter(|_| by == Signaller::Stream) else {
             running.outcome.land(None);
             if let Some(word) = running.outcome.word {
                 accelerator.set_value(word);
             }
             return;
-        }
-        let stream = &self.parts.inward;
+        };
+        let stream = &parts.inward;
         let written = running.outcome.word.map_or(Ok(()), |word| accelerator.write_value(stream, word));
         let events = written.and_then(|()| Ok((accelerator.record(stream)?, accelerator.record(stream)?)));
         match events {

@@ -20,6 +20,8 @@ pub(super) struct StagedOutcome {
     accelerator: Arc<dyn Accelerator>,
     /// Where streams wait, if they can.
     pub(super) word: Option<DeviceWord>,
+    /// What an earlier call has failed with, if nobody knew of it when this one was made.
+    earlier: Option<Error>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -48,9 +50,9 @@ enum Landed {
 }
 
 impl StagedOutcome {
-    pub(super) fn new(accelerator: Arc<dyn Accelerator>) -> Arc<Self> {
+    pub(super) fn new(accelerator: Arc<dyn Accelerator>, earlier: Option<Error>) -> Arc<Self> {
         let word = accelerator.take_word();
-        Arc::new(Self { accelerator, word, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { accelerator, word, earlier, state: Mutex::default(), changed: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -134,7 +136,7 @@ impl StagedPending {
     ///
     /// The host does not wait if streams can wait for values. Else it waits until the last copy is queued, for at most `limit`, and
     /// this returns `None` if it is not by then. If the operation fails later, the stream goes on, the result is undefined, and the
-    /// error comes with [`result`](Self::result) and from the group's next call.
+    /// error comes with [`result`](Self::result) and with the group's [next call](Self::earlier_failure).
     pub fn wait_on_stream(&self, stream: &DeviceStream, limit: Duration) -> Option<Result<()>> {
         let deadline = Instant::now().checked_add(limit);
         let accelerator = &self.0.accelerator;
@@ -157,6 +159,12 @@ impl StagedPending {
             }
             state = self.wait_for_change(state, deadline)?;
         }
+    }
+
+    /// What an earlier call of the group has failed with, if nobody had asked for it when this one was made. This call was made
+    /// all the same, so that the ranks stay in step, and has a result of its own.
+    pub fn earlier_failure(&self) -> Option<Error> {
+        self.0.earlier.as_ref().map(Error::of_earlier_call)
     }
 
     /// Waits until the result is in the accelerator's memory, for at most `limit`. Returns `None` if it is not by then.

@@ -54,15 +54,21 @@ pub(super) struct LineParts {
 /// A call on its way to the thread.
 pub(super) struct StagedSubmission {
     pub(super) key: LineKey,
-    pub(super) parts: Arc<LineParts>,
     pub(super) call: StagedCall,
     pub(super) buffers: StagedBuffers,
-    pub(super) host: HostBuffers,
     pub(super) cut: StagedCut,
     pub(super) turn: Option<LineTurn>,
+    /// What it needs of the accelerator, or why it has failed before it began.
+    pub(super) means: Result<StagedMeans, Error>,
+    pub(super) outcome: Arc<StagedOutcome>,
+}
+
+/// What a call needs of the accelerator.
+pub(super) struct StagedMeans {
+    pub(super) parts: Arc<LineParts>,
+    pub(super) host: HostBuffers,
     /// Behind what the program has queued before the call.
     pub(super) producer: DeviceEvent,
-    pub(super) outcome: Arc<StagedOutcome>,
 }
 
 /// Host memory of a call that is not cut.
@@ -77,11 +83,26 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl DeviceShared {
+    /// The first failure of which nobody knows. Those that came with it are told with it.
     pub(super) fn unseen_failure(&self) -> Option<Error> {
         let mut unseen = lock(&self.unseen);
-        let failure = unseen.iter().find_map(|outcome| outcome.unseen_failure());
+        let failures: Vec<Error> = unseen.iter().filter_map(|outcome| outcome.unseen_failure()).collect();
         unseen.retain(|outcome| !outcome.is_over());
-        failure
+        failures.into_iter().next()
+    }
+
+    /// What a call on these buffers needs of the accelerator, behind what `stream` has to do.
+    pub(super) fn means(
+        &self,
+        key: LineKey,
+        cut: &StagedCut,
+        buffers: &StagedBuffers,
+        stream: &DeviceStream,
+    ) -> Result<StagedMeans, AcceleratorError> {
+        let parts = self.line(key)?;
+        let host = if cut.slice == 0 { self.host_buffers(buffers)? } else { HostBuffers::default() };
+        let producer = self.accelerator.record(stream)?;
+        Ok(StagedMeans { parts, host, producer })
     }
 
     /// The streams and slots of a line, which are made for its first call.

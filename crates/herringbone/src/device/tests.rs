@@ -13,6 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod failures;
+mod waits;
+
 /// Bytes of a slice: a buffer of some hundred numbers has more slices than there are slots.
 const SMALL: usize = 256;
 const LONG: Duration = Duration::from_secs(60);
@@ -69,8 +72,18 @@ impl Rank {
         input: Option<&Tensor>,
         output: Option<&Tensor>,
     ) -> Result<StagedPending> {
+        self.submit_on(&self.stream, call, input, output)
+    }
+
+    fn submit_on(
+        &self,
+        stream: &DeviceStream,
+        call: StagedCall,
+        input: Option<&Tensor>,
+        output: Option<&Tensor>,
+    ) -> Result<StagedPending> {
         let memory = |tensor: Option<&Tensor>| tensor.map(|tensor| tensor.memory.clone());
-        self.group.submit(call, StagedBuffers { input: memory(input), output: memory(output) }, &self.stream)
+        self.group.submit(call, StagedBuffers { input: memory(input), output: memory(output) }, stream)
     }
 
     fn all_reduce(&self, tensor: &Tensor) -> Result<StagedPending> {
@@ -157,7 +170,7 @@ fn move_by(fake: &FakeAccelerator, seed: u64, over: &AtomicBool) {
         drawn ^= drawn << 13;
         drawn ^= drawn >> 7;
         drawn ^= drawn << 17;
-        if !fake.step(drawn) || drawn % 5 == 0 {
+        if !fake.step(drawn) || drawn.is_multiple_of(5) {
             thread::sleep(Duration::from_micros(20));
         }
     }
@@ -318,116 +331,6 @@ fn a_message_passes_a_collective_that_its_receiver_has_not_called() {
     );
 }
 
-/// A program each of whose waits is needed.
-fn program_of_needed_waits(rank: &Rank) {
-    let tensors = [Tensor::new(1000), Tensor::new(900), Tensor::new(300)];
-    let mut pendings = Vec::new();
-    for (number, tensor) in tensors.iter().enumerate() {
-        rank.write(tensor, &values(rank.communicator.rank(), number, tensor.numbers));
-        let collective = if number == 2 { Collective::Broadcast { root: 1 } } else { Collective::AllReduce };
-        pendings.push(rank.submit(request(collective, tensor.numbers), Some(tensor), Some(tensor)).unwrap());
-    }
-    for (pending, tensor) in pendings.iter().zip(&tensors) {
-        let read = rank.wait_and_read(pending, tensor).unwrap();
-        rank.found(&read);
-        rank.end(pending).unwrap();
-    }
-}
-
-#[test]
-fn each_wait_that_is_left_out_is_found() {
-    for fault in [PlantedFault::IgnoreEvent as fn(usize) -> PlantedFault, PlantedFault::IgnoreValue] {
-        let mut found = 0;
-        for number in 0..12 {
-            let planted = FakeAccelerator::new(true, Some(fault(number)));
-            let fakes = |rank| if rank == 0 { planted.clone() } else { plain(true) };
-            let hazards = on_ranks(2, number as u64, fakes, program_of_needed_waits);
-            let [events, values, _] = planted.counts();
-            let of_its_kind = if fault(0) == PlantedFault::IgnoreEvent(0) { events } else { values };
-            if number < of_its_kind {
-                assert!(
-                    !hazards[0].is_empty(),
-                    "{:?} of {events} and {values} waits is not found",
-                    fault(number)
-                );
-                found += 1;
-            }
-            assert_eq!(hazards[1], Vec::<String>::new());
-        }
-        assert!(found >= 1, "no wait was left out");
-    }
-    let hazards = on_ranks(2, 5, |_| plain(true), program_of_needed_waits);
-    assert_eq!(hazards.concat(), Vec::<String>::new());
-}
-
-#[test]
-fn a_rank_that_ends_fails_the_call_and_no_stream_waits_for_ever() {
-    for waits_for_values in [true, false] {
-        on_ranks(
-            2,
-            11,
-            |_| plain(waits_for_values),
-            |rank| {
-                let tensor = Tensor::new(700);
-                rank.write(&tensor, &values(rank.communicator.rank(), 0, 700));
-                if rank.communicator.rank() == 1 {
-                    // It makes one call, and not the second.
-                    rank.end(&rank.all_reduce(&tensor).unwrap()).unwrap();
-                    rank.communicator.abort();
-                    return;
-                }
-                rank.end(&rank.all_reduce(&tensor).unwrap()).unwrap();
-                let pending = rank.all_reduce(&tensor).unwrap();
-                if waits_for_values {
-                    // The host does not wait. The stream does, and goes on.
-                    let read = rank.wait_and_read(&pending, &tensor).unwrap();
-                    rank.found(&read);
-                    // Nobody has seen the error, so the next call has it, and the one after that its own.
-                    while !pending.is_done() {
-                        thread::sleep(Duration::from_micros(100));
-                    }
-                    let error = rank.all_reduce(&tensor).unwrap_err();
-                    assert!(matches!(error.kind(), ErrorKind::PeerLost { .. }), "{error}");
-                } else {
-                    let error = pending.wait_on_stream(&rank.stream, LONG).unwrap().unwrap_err();
-                    assert!(matches!(error.kind(), ErrorKind::PeerLost { .. }), "{error}");
-                }
-                assert!(
-                    rank.end(&pending).is_err() && pending.result().is_some_and(|result| result.is_err())
-                );
-                let later = rank.all_reduce(&tensor).unwrap();
-                assert!(rank.end(&later).is_err());
-            },
-        );
-    }
-}
-
-#[test]
-fn a_copy_that_fails_fails_the_call_on_its_rank_and_the_group_goes_on() {
-    for number in [0, 1, 5, 9, 14, 19] {
-        let fakes = |rank| FakeAccelerator::new(true, (rank == 1).then_some(PlantedFault::FailCopy(number)));
-        on_ranks(2, number as u64, fakes, |rank| {
-            let tensors = [Tensor::new(600), Tensor::new(100)];
-            let pendings = tensors.each_ref().map(|tensor| {
-                // The failure of the first may come from the call of the second, which is then made again.
-                rank.all_reduce(tensor).or_else(|_| rank.all_reduce(tensor)).unwrap()
-            });
-            for (pending, tensor) in pendings.iter().zip(&tensors) {
-                // A failure that is known at once is returned, and a stream passes its wait if it comes later.
-                if let Ok(read) = rank.wait_and_read(pending, tensor) {
-                    rank.found(&read);
-                }
-            }
-            let ends = pendings.each_ref().map(|pending| rank.end(pending));
-            // The engine's failure also ends what is in flight beside the call.
-            let is_planted = rank.communicator.rank() == 1;
-            assert!(!is_planted || ends.iter().any(Result::is_err), "copy {number}: {ends:?}");
-            let last = rank.all_reduce(&tensors[1]).unwrap();
-            rank.end(&last).unwrap();
-        });
-    }
-}
-
 #[test]
 fn a_stream_that_is_captured_for_a_graph_is_refused() {
     on_ranks(
@@ -458,24 +361,4 @@ fn ranks_that_disagree_about_a_length_in_slices_are_told_at_its_first_slice() {
             assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
         },
     );
-}
-
-#[test]
-fn calls_that_are_not_over_when_the_group_closes_have_failed_and_their_streams_go_on() {
-    let ranks =
-        local_with(Config::new(0, 2, Rendezvous::Tcp(String::new())).timeout(Duration::from_millis(200)));
-    let ranks = ranks.unwrap();
-    let fake = plain(true);
-    let stream = fake.stream().unwrap();
-    let mut group = DeviceGroup::with_slices(ranks[0].clone(), fake.clone(), SMALL).unwrap();
-    let tensor = Tensor::new(10);
-    let buffers =
-        || StagedBuffers { input: Some(tensor.memory.clone()), output: Some(tensor.memory.clone()) };
-    // The accelerator stands still, so the call never comes to the engine.
-    let pending = group.submit(request(Collective::AllReduce, 10), buffers(), &stream).unwrap();
-    assert!(pending.wait_on_stream(&stream, LONG).is_some_and(|result| result.is_ok()));
-    group.close();
-    assert!(pending.is_done() && pending.result().unwrap().is_err());
-    fake.run();
-    assert!(!fake.is_busy());
 }

@@ -45,6 +45,10 @@ pub(super) fn explained(failure: &GroupFailure, group: &Group, links: &Links) ->
                 }
             }
             (_, Cause::PeerLost { ranks }) => links.lost(ranks, GONE),
+            (_, Cause::Memory { rank, bytes, operation }) => {
+                let ended_by = Some(group.settings.named(*operation).to_string());
+                Error::new(ErrorKind::Memory { rank: *rank, bytes: *bytes, ended_by })
+            }
             (_, cause) => error(cause, &group.settings.ranks),
         },
     }
@@ -112,7 +116,7 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
                 Ranks(ranks)
             )],
         },
-        Cause::Memory { rank, bytes, .. } => ErrorKind::Memory { rank: *rank, bytes: *bytes },
+        Cause::Memory { rank, bytes, .. } => ErrorKind::Memory { rank: *rank, bytes: *bytes, ended_by: None },
         Cause::Corrupt { from, to } => {
             ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
         }

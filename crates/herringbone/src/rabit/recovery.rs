@@ -211,7 +211,9 @@ impl Rabit {
         let lacks = Vec::<u8>::new().try_reserve_exact(bytes).is_err();
         match lacks {
             false => Ok(()),
-            true => Err(Error::new(ErrorKind::Memory { rank: self.rank(), bytes: bytes as u64 })),
+            true => {
+                Err(Error::new(ErrorKind::Memory { rank: self.rank(), bytes: bytes as u64, ended_by: None }))
+            }
         }
     }
 }

@@ -476,7 +476,8 @@ fn is_carried(sent: &Region) -> bool {
 /// Whether this rank has the memory of a message of which it moves the bytes itself.
 fn there_is(regions: &[&Region], runtime: &Runtime) -> Result<(), Error> {
     let lacking = regions.iter().find(|region| region.is_lacking());
-    let (rank, kind) = (runtime.links.rank, |bytes| ErrorKind::Memory { rank: runtime.links.rank, bytes });
+    let rank = runtime.links.rank;
+    let kind = |bytes| ErrorKind::Memory { rank, bytes, ended_by: None };
     lacking.map_or(Ok(()), |region| Err(Error::new(kind(region.len() as u64)).at(rank)))
 }
 

@@ -1,0 +1,143 @@
+//! What fails, on which ranks, and what the program hears of it.
+
+use super::*;
+
+#[test]
+fn a_rank_that_ends_fails_the_call_and_no_stream_waits_for_ever() {
+    for waits_for_values in [true, false] {
+        on_ranks(
+            2,
+            11,
+            |_| plain(waits_for_values),
+            |rank| {
+                let tensor = Tensor::new(700);
+                rank.write(&tensor, &values(rank.communicator.rank(), 0, 700));
+                if rank.communicator.rank() == 1 {
+                    // It makes one call, and not the second.
+                    rank.end(&rank.all_reduce(&tensor).unwrap()).unwrap();
+                    rank.communicator.abort();
+                    return;
+                }
+                rank.end(&rank.all_reduce(&tensor).unwrap()).unwrap();
+                let pending = rank.all_reduce(&tensor).unwrap();
+                if waits_for_values {
+                    // The host does not wait. The stream does, and goes on.
+                    let read = rank.wait_and_read(&pending, &tensor).unwrap();
+                    rank.found(&read);
+                    while !pending.is_done() {
+                        thread::sleep(Duration::from_micros(100));
+                    }
+                    // Nobody has seen the error, so the next call tells it. That is made all the same.
+                    let next = rank.all_reduce(&tensor).unwrap();
+                    let error = next.earlier_failure().unwrap();
+                    assert!(matches!(error.kind(), ErrorKind::PeerLost { .. }), "{error}");
+                    assert!(error.to_string().contains("an earlier call has failed, all_reduce"), "{error}");
+                    assert!(rank.end(&next).is_err());
+                } else {
+                    let error = pending.wait_on_stream(&rank.stream, LONG).unwrap().unwrap_err();
+                    assert!(matches!(error.kind(), ErrorKind::PeerLost { .. }), "{error}");
+                }
+                assert!(
+                    rank.end(&pending).is_err() && pending.result().is_some_and(|result| result.is_err())
+                );
+                let later = rank.all_reduce(&tensor).unwrap();
+                assert!(rank.end(&later).is_err() && later.earlier_failure().is_none());
+            },
+        );
+    }
+}
+
+#[test]
+fn a_copy_that_fails_fails_the_call_on_its_rank_and_the_group_goes_on() {
+    for number in [0, 1, 5, 9, 14, 19] {
+        let fakes = |rank| FakeAccelerator::new(true, (rank == 1).then_some(PlantedFault::FailCopy(number)));
+        on_ranks(2, number as u64, fakes, |rank| {
+            let tensors = [Tensor::new(600), Tensor::new(100)];
+            let pendings = tensors.each_ref().map(|tensor| rank.all_reduce(tensor).unwrap());
+            for (pending, tensor) in pendings.iter().zip(&tensors) {
+                // A failure that is known at once is returned, and a stream passes its wait if it comes later.
+                if let Ok(read) = rank.wait_and_read(pending, tensor) {
+                    rank.found(&read);
+                }
+            }
+            let ends = pendings.each_ref().map(|pending| rank.end(pending));
+            // The engine's failure also ends what is in flight beside the call.
+            let is_planted = rank.communicator.rank() == 1;
+            assert!(!is_planted || ends.iter().any(Result::is_err), "copy {number}: {ends:?}");
+            let last = rank.all_reduce(&tensors[1]).unwrap();
+            rank.end(&last).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_registers_no_memory_fails_the_call_on_all_ranks_at_once() {
+    // Slots of the line, and memory of a call that is not cut.
+    for (collective, numbers) in [(Collective::AllReduce, [700, 700]), (Collective::AllGather, [100, 200])] {
+        let fakes =
+            |rank| FakeAccelerator::new(true, (rank == 1).then_some(PlantedFault::FailRegistration(0)));
+        on_ranks(2, 13, fakes, |rank| {
+            let (input, output) = (Tensor::new(numbers[0]), Tensor::new(numbers[1]));
+            let call =
+                |output| rank.submit(request(collective, numbers[0]), Some(&input), Some(output)).unwrap();
+            let output = if collective == Collective::AllGather { &output } else { &input };
+            let began = Instant::now();
+            let failed = call(output);
+            let error = rank.end(&failed).unwrap_err();
+            assert!(began.elapsed() < Duration::from_secs(10), "it took the timeout");
+            if rank.communicator.rank() == 1 {
+                assert!(error.to_string().contains("a fake registration: it was planted to fail"), "{error}");
+                let waited = failed.wait_on_stream(&rank.stream, LONG);
+                assert!(waited.is_some_and(|result| result.is_err()));
+            } else {
+                assert!(matches!(error.kind(), ErrorKind::Memory { rank: 1, .. }), "{error}");
+            }
+            // The group goes on, and so does the line, with memory that it has got since.
+            let read = rank.wait_and_read(&call(output), output).unwrap();
+            assert_eq!(rank.found(&read), vec![0.0; output.numbers]);
+        });
+    }
+}
+
+#[test]
+fn a_call_that_ends_because_another_has_failed_says_which() {
+    // A copy out of the first call fails, and all slices of the second are on their way. So are those of the first that are behind.
+    let fakes = |rank| FakeAccelerator::new(true, (rank == 1).then_some(PlantedFault::FailCopy(1)));
+    on_ranks(2, 4, fakes, |rank| {
+        let tensors = [Tensor::new(600), Tensor::new(100)];
+        let pendings = tensors.each_ref().map(|tensor| rank.all_reduce(tensor).unwrap());
+        let ends = pendings.each_ref().map(|pending| rank.end(pending));
+        let first = ends[0].as_ref().unwrap_err().to_string();
+        let is_planted = rank.communicator.rank() == 1;
+        assert_eq!(first.contains("it was planted to fail"), is_planted, "{first}");
+        if let Err(second) = &ends[1] {
+            assert!(
+                matches!(second.kind(), ErrorKind::Memory { rank: 1, ended_by: Some(_), .. }),
+                "{second}"
+            );
+            let said = "of all_reduce of 64 f32, sum";
+            assert!(second.to_string().contains(said), "{second}");
+            assert!(second.to_string().contains("whose failure has ended this one"), "{second}");
+        }
+    });
+}
+
+#[test]
+fn calls_that_are_not_over_when_the_group_closes_have_failed_and_their_streams_go_on() {
+    let ranks =
+        local_with(Config::new(0, 2, Rendezvous::Tcp(String::new())).timeout(Duration::from_millis(200)));
+    let ranks = ranks.unwrap();
+    let fake = plain(true);
+    let stream = fake.stream().unwrap();
+    let mut group = DeviceGroup::with_slices(ranks[0].clone(), fake.clone(), SMALL).unwrap();
+    let tensor = Tensor::new(10);
+    let buffers =
+        || StagedBuffers { input: Some(tensor.memory.clone()), output: Some(tensor.memory.clone()) };
+    // The accelerator stands still, so the call never comes to the engine.
+    let pending = group.submit(request(Collective::AllReduce, 10), buffers(), &stream).unwrap();
+    assert!(pending.wait_on_stream(&stream, LONG).is_some_and(|result| result.is_ok()));
+    group.close();
+    assert!(pending.is_done() && pending.result().unwrap().is_err());
+    fake.run();
+    assert!(!fake.is_busy());
+}
