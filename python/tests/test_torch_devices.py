@@ -63,6 +63,14 @@ def test_a_stream_that_waits_goes_on_when_a_rank_is_killed(group: Group, size: i
         assert "next call: " in output and f"rank {size - 1} is lost" in output, output
 
 
+def test_a_failure_that_nobody_asks_for_is_told_by_a_later_call(group: Group) -> None:
+    group.start_ranks("staged_killed.py", 2, "unasked", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    (status, output), _ = group.finish()
+    assert status == 43, output
+    assert "next call: " in output and "an earlier call has failed, all_reduce" in output, output
+    assert "rank 1 is lost" in output, output
+
+
 def test_a_machine_without_a_driver_says_what_to_do() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a driver of NVIDIA's, so there is no error to see")

@@ -1,9 +1,14 @@
-"""The last rank is killed while a stream of another one waits for the result: the stream goes on, and the program is told."""
+"""The last rank is killed while a stream of another one waits for the result: the stream goes on, and the program is told.
+
+With "unasked" the program asks no work how it ended: a later call tells it.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from datetime import timedelta
 
 import torch
@@ -21,6 +26,8 @@ def main() -> None:
     accelerator.synchronize()
     if dist.get_rank() == dist.get_world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    if "unasked" in sys.argv:
+        tell_unasked(tensor)
     work = dist.all_reduce(tensor, async_op=True)
     try:
         # It only queues, so the error comes later unless the death is known by now.
@@ -37,6 +44,19 @@ def main() -> None:
         print(f"next call: {error}", flush=True)
         assert accelerator.native.fake_hazards() == []
         raise SystemExit(42) from None
+
+
+def tell_unasked(tensor: torch.Tensor) -> None:
+    """Make calls until one tells that an earlier one has failed."""
+    deadline = time.monotonic() + 60
+    works = []
+    while time.monotonic() < deadline:
+        try:
+            works.append(dist.all_reduce(tensor, async_op=True))
+        except herringbone.PeerLostError as error:
+            print(f"next call: {error}", flush=True)
+            raise SystemExit(43) from None
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":
