@@ -12,6 +12,7 @@ import pytest
 from conftest import START_SECONDS, Group, clean_environment, free_port
 
 from herringbone import ArgumentError, UnsupportedError, _herringbone, kvstore
+from herringbone.kvstore.tree_plan import trees_from
 from herringbone.kvstore.values import by_trees
 from lab.job import python
 
@@ -238,7 +239,7 @@ def test_devices_are_added_along_the_trees_of_their_links() -> None:
         return total
 
     assert np.array_equal(out, at(trees[0][0][0], trees[0])) and not np.array_equal(out, sum(values[1:], values[0]))
-    sliced = by_trees([value.reshape(32, 2) for value in values], trees, bound=10)
+    sliced = by_trees([value.reshape(32, 2) for value in values], trees_from(trees), bound=10)
     for part in range(8):
         rows = slice(4 * part, 4 * part + 4)
         assert np.array_equal(sliced[rows], at(trees[part][0][0], trees[part]).reshape(32, 2)[rows])

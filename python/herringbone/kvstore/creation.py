@@ -14,9 +14,10 @@ from ..needs import needs
 from ..options import Options
 from ..tables import ParameterServer
 from . import ps_lite
+from .on_devices import DeviceTrees
 from .remote import RemoteKVStore
 from .store import KVStore
-from .values import Trees
+from .tree_plan import Trees, trees_from
 
 __all__ = ["create"]
 
@@ -52,7 +53,8 @@ def create(
             ``hvd.init`` or an earlier store has made, if one has.
         engine: what runs the store's operations; one of its own if it is not given.
         topology: a file with the links of the devices, or one topology of it as ``FILE#NAME``: lists of as many arrays are added
-            along trees over these links, all others from left to right.
+            along trees over these links, all others from left to right. Node k is CUDA device k. Without a file, and for fewer
+            devices, CUDA tensors go along trees over the links on which devices reach each other's memory.
         nan: as MXNet's, all stores take a push with a NaN, which goes into the value; ``herringbone status`` counts those to servers.
             With ``"refuse"`` a ``dist_async`` store refuses it, and the key's next pull raises :class:`TableError`.
 
@@ -71,7 +73,8 @@ def create(
         raise ArgumentError(
             f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync', 'dist_async' or 'horovod'"
         )
-    trees = None if topology is None else _trees_of(os.fspath(topology))
+    trees = None if topology is None else _trees_of("the topology", os.fspath(topology))
+    device_trees = DeviceTrees(lambda: trees or _trees_of_environment(kind)) if "device" in kind else None
     place = None
     if "dist" in kind:
         ps_lite.serve()
@@ -84,10 +87,10 @@ def create(
     if nan not in ("count", "refuse") or (nan == "refuse" and not is_remote):
         raise ArgumentError(f'create: nan is {nan!r}; it is "count", or "refuse" for a store of type \'dist_async\'')
     if is_remote:
-        return _remote(name, place, engine, trees, nan)
+        return _remote(name, place, engine, trees, device_trees, nan)
     if communicator is None and ("dist" in kind or kind == "horovod"):
         communicator = _of_job() if place is None else ps_lite.communicator(place)
-    return KVStore(kind, communicator, engine, trees)
+    return KVStore(kind, communicator, engine, trees, device_trees)
 
 
 def _of_job() -> Communicator:
@@ -95,7 +98,14 @@ def _of_job() -> Communicator:
     return job() or join_launched("kvstore.create", Options(), None)
 
 
-def _remote(name: str, place: _herringbone.PsLiteWorker | None, engine: Engine | None, trees: Trees | None, nan: str) -> KVStore:
+def _remote(
+    name: str,
+    place: _herringbone.PsLiteWorker | None,
+    engine: Engine | None,
+    trees: Trees | None,
+    device_trees: DeviceTrees | None,
+    nan: str,
+) -> KVStore:
     if place is None:
         addresses = [each.strip() for each in os.environ.get("HERRINGBONE_TABLES", "").split(",") if each.strip()]
         if not addresses:
@@ -108,12 +118,18 @@ def _remote(name: str, place: _herringbone.PsLiteWorker | None, engine: Engine |
         addresses = place.servers
         servers = ParameterServer(addresses, rank=place.rank, workers=place.workers)
     store = f"{os.environ.get('HERRINGBONE_JOB') or 'kvstore'} {next(_numbers)}"
-    return RemoteKVStore(name.lower(), servers, len(addresses), store, engine, trees, nan)
+    return RemoteKVStore(name.lower(), servers, len(addresses), store, engine, trees, device_trees, nan)
 
 
-def _trees_of(topology: str) -> Trees:
+def _trees_of_environment(kind: str) -> Trees | None:
+    """Those of ``HERRINGBONE_TOPOLOGY`` in a store of one process. In a job of several its nodes are the job's ranks."""
+    topology = os.environ.get("HERRINGBONE_TOPOLOGY", "").strip()
+    return None if "dist" in kind or topology in ("", "measure") else _trees_of("HERRINGBONE_TOPOLOGY", topology)
+
+
+def _trees_of(what: str, topology: str) -> Trees:
     path, _, name = topology.partition("#")
     try:
-        return _herringbone.device_trees(_herringbone.read_user_text(path), name or None)
+        return trees_from(_herringbone.device_trees(_herringbone.read_user_text(path), name or None))
     except ValueError as error:
-        raise ArgumentError(f"create: the topology {topology}: {error}") from None
+        raise ArgumentError(f"create: {what} {topology}: {error}") from None

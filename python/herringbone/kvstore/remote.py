@@ -16,12 +16,14 @@ from ..errors import ArgumentError, HerringboneError, MismatchError, Unsupported
 from ..tables import ParameterServer
 from .layout import Layout, Rule
 from .meeting import Meeting
+from .on_devices import DeviceTrees, Filling, OnDevice
 from .optimizer import Optimizer, chosen_optimizer, described, of_described, settle
 from .sparse import RowSparse
 from .store import KVStore
 from .stored import Updater
 from .tabled import Tabled
-from .values import Keyed, Trees, targets_of, view
+from .tree_plan import Trees
+from .values import Keyed, targets_of
 
 __all__ = ["RemoteKVStore"]
 
@@ -48,6 +50,7 @@ class RemoteKVStore(KVStore):
         name: str,
         engine: Engine | None,
         trees: Trees | None,
+        device_trees: DeviceTrees | None,
         nan: str,
     ) -> None:
         """For :func:`~herringbone.kvstore.create`.
@@ -59,7 +62,7 @@ class RemoteKVStore(KVStore):
         """
         import numpy as np
 
-        super().__init__(kind, None, engine, trees)
+        super().__init__(kind, None, engine, trees, device_trees)
         self._stored: dict[Any, Any] = {}
         self._servers, self._count, self._name, self._nan = servers, count, name, nan
         self._meeting = Meeting(servers, name)
@@ -86,7 +89,7 @@ class RemoteKVStore(KVStore):
             return
         self._check_init(call, pairs)
         # What a key cannot have is refused before any has a table.
-        planned = {one: self._planned(call, one, view(call, values[0])) for one, values in pairs.items()}
+        planned = {one: self._planned(call, one, self._view(call, values[0])) for one, values in pairs.items()}
         begun: dict[Any, Any] = {}
         made: list[str] = []
         said = f"{call} {[(one, stored.said) for one, (stored, _, _) in planned.items()]}"
@@ -100,7 +103,7 @@ class RemoteKVStore(KVStore):
                 made.append(stored.table.name)
                 if self.rank == 0:
                     stored.tune(rule)
-                    stored.assign([view(call, pairs[one][0])])
+                    stored.assign([self._on_host(call, pairs[one][0])])
             is_begun = True
             self._meet(said)
         except Exception as error:
@@ -190,7 +193,10 @@ class RemoteKVStore(KVStore):
         # Of a scheduler only rank 0's counts: the others' may lag behind.
         is_scheduled = optimizer.lr_scheduler is not None and self.rank != 0
         changes = stored.changes(rule, but="learning_rate" if is_scheduled else None)
-        push = stored.push_of([view(call, value) for value in values], self._trees, changes)
+        arrays = [self._view(call, value) for value in values]
+        if isinstance(arrays[0], OnDevice):
+            arrays = [self._sum_of_devices(arrays).toarray()]
+        push = stored.push_of(arrays, self._trees, changes)
         self._engine.push(push, (), (stored.variable,), priority, name=f"{call} {key}")
 
     def _pull(self, call: str, pairs: Keyed, priority: int, ignore_sparse: bool, later: bool) -> None:
@@ -205,7 +211,8 @@ class RemoteKVStore(KVStore):
             self.wait(*things)
 
     def _pull_later(self, call: str, stored: Any, outs: list[Any], targets: list[Any], priority: int) -> None:
-        self._engine.push(functools.partial(stored.pull, targets), (stored.variable,), outs, priority, name=call)
+        filling = Filling(targets, self._device_trees)
+        self._engine.push(functools.partial(stored.pull, filling), (stored.variable,), outs, priority, name=call)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0, *, async_op: bool = False) -> None:
         """Push, then pull into ``out``, or into the values themselves.
@@ -219,7 +226,9 @@ class RemoteKVStore(KVStore):
             if any(isinstance(array, RowSparse) for array in [*values, *arrays]):
                 raise ArgumentError(f"pushpull: key {one!r} has row-sparse arrays; use push and row_sparse_pull")
         self._check_push("pushpull", pairs)
-        targets = {one: targets_of("pushpull", one, arrays, self._stored[one].value) for one, arrays in outs.items()}
+        targets = {
+            one: targets_of("pushpull", one, arrays, self._stored[one].value, self._takes_devices) for one, arrays in outs.items()
+        }
         for (one, values), arrays in zip(pairs.items(), outs.values()):
             self._push("pushpull", one, values, priority)
             self._pull_later("pushpull", self._stored[one], arrays, targets[one], priority)
@@ -233,7 +242,7 @@ class RemoteKVStore(KVStore):
         import numpy as np
 
         whole = np.zeros(stored.value.shape, stored.value.dtype)
-        stored.pull([whole])
+        stored.pull(Filling([whole], None))
         return RowSparse.of(whole)
 
     def barrier(self) -> None:

@@ -60,7 +60,7 @@ class SparsePulls:
 
     def _rows_there(self, stored: Any) -> RowSparse:
         """The rows of a value to which nothing is being pushed."""
-        return RowSparse.of(stored.value) if stored.rows is None else RowSparse.at(stored.value, stored.rows)
+        return RowSparse.of(stored.settled()) if stored.rows is None else RowSparse.at(stored.value, stored.rows)
 
     def _stores(self, call: str) -> None:
         raise NotImplementedError

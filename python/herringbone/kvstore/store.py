@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..advice import in_words_of
@@ -16,11 +16,13 @@ from ..errors import ArgumentError, PeerLostError, UnsupportedError
 from ..hosts import hosts_of
 from .comm import Comm, first_value, with_rows
 from .ending import wait_at_exit
+from .on_devices import DeviceSum, DeviceTrees, Filling, OnDevice, sum_on_devices
 from .sparse import RowSparse
 from .sparse_pulls import SparsePulls
 from .stored import Stored
 from .updating import Updates
-from .values import Keyed, Trees, check_alike, check_shapes, copy_into, keyed, summed, targets_of, view
+from .tree_plan import Trees
+from .values import Keyed, check_alike, check_shapes, keyed, summed, targets_of, view
 
 __all__ = ["KVStore"]
 
@@ -34,15 +36,32 @@ class KVStore(Updates, SparsePulls):
 
     Keys are whole numbers or texts, never both in a store. A call takes one key with an array, or with a list of arrays of as many
     devices; or a list of keys with a list of these. All workers make the same calls in the same order.
+
+    Stores of a type with ``device`` in its name take CUDA tensors, too. They are added on their devices, along trees over the links
+    (MXNet's ``MXNET_KVSTORE_USETREE``), on streams that wait for the program's current ones; after ``pull`` and ``pushpull`` the
+    current streams wait for the results. In one process, without an updater or an optimizer, the sum stays on the devices. Else the
+    host has the value, and changes it.
     """
 
-    def __init__(self, kind: str, communicator: Communicator | None, engine: Engine | None, trees: Trees | None) -> None:
-        """For :func:`~herringbone.kvstore.create`."""
+    def __init__(
+        self,
+        kind: str,
+        communicator: Communicator | None,
+        engine: Engine | None,
+        trees: Trees | None,
+        device_trees: DeviceTrees | None = None,
+    ) -> None:
+        """For :func:`~herringbone.kvstore.create`.
+
+        Args:
+            trees: those for lists of numpy arrays.
+            device_trees: those for lists of tensors of devices, if the store takes any.
+        """
         super().__init__()
         self._kind = kind
         self._communicator = communicator
         self._engine = Engine(2) if engine is None else engine
-        self._trees = trees
+        self._trees, self._device_trees = trees, device_trees
         self._comm = Comm(self._engine, communicator)
         self._stored: dict[Any, Stored] = {}
         self._keys: type | None = None
@@ -136,7 +155,7 @@ class KVStore(Updates, SparsePulls):
             raise
 
     def _begin(self, call: str, key: Any, value: Any) -> Stored:
-        given = view(call, value)
+        given = self._on_host(call, value)
         variable = self._engine.var(f"key {key}")
         is_sparse = isinstance(given, RowSparse)
         rows_there = given.shape[0] if is_sparse else 0
@@ -166,7 +185,7 @@ class KVStore(Updates, SparsePulls):
             sparse = [isinstance(array, RowSparse) for array in values]
             if any(sparse) != all(sparse):
                 raise ArgumentError(f"{call}: key {one!r} gets row-sparse and dense arrays; pass one kind")
-            check_alike(call, one, [view(call, array) for array in values], stored.value)
+            check_alike(call, one, [self._view(call, array) for array in values], stored.value)
             if self._optimizer is not None:
                 self._optimizer.check(call, one, stored.value)
             if self._compression is not None:
@@ -177,9 +196,13 @@ class KVStore(Updates, SparsePulls):
 
     def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:
         stored, compressed = self._stored[key], self._compression
-        arrays, merged = [view(call, value) for value in values], self._engine.var(f"sum {key}")
+        arrays, merged = [self._view(call, value) for value in values], self._engine.var(f"sum {key}")
+        if self._stay_on_devices(stored, arrays):
+            hold = functools.partial(stored.hold, self._sum_of_devices(arrays))
+            self._engine.push(hold, (), (stored.variable,), priority, name=f"update {key}")
+            return
         rows_there = 0 if stored.rows is None else stored.rows.size
-        make = functools.partial(self._pushed, key, stored, arrays)
+        make = functools.partial(self._pushed, key, stored, arrays, merged, priority)
         both, total, rows = self._comm.furnished(make, stored.value.shape, stored.value.dtype, rows_there)
         coded = None if compressed is None else compressed.of_workers(key)
         update, said = self._update_of(call, key)
@@ -187,10 +210,29 @@ class KVStore(Updates, SparsePulls):
         apply = functools.partial(stored.apply, key, update, total, rows)
         self._engine.push(apply, (merged,), (stored.variable,), priority, name=f"update {key}")
 
-    def _pushed(self, key: Any, stored: Stored, arrays: list[Any]) -> tuple[Any, Any, Any]:
-        """What of a push travels, the sum in it, and its rows. To a dense value the whole of a row-sparse array is pushed."""
+    def _stay_on_devices(self, stored: Stored, arrays: list[Any]) -> bool:
+        """Whether a push replaces the value by a sum that only devices have to have."""
+        changes = self._communicator is not None or self._updater is not None or self._optimizer is not None
+        return isinstance(arrays[0], OnDevice) and not changes and self._compression is None and stored.rows is None
+
+    def _sum_of_devices(self, arrays: list[OnDevice]) -> DeviceSum:
+        trees = self._device_trees
+        assert trees is not None, "a store that takes tensors of devices has trees for them"
+        return sum_on_devices(arrays, trees.of(arrays[0].streams, [array.device for array in arrays]), trees.bound)
+
+    def _pushed(self, key: Any, stored: Stored, arrays: list[Any], merged: Variable, priority: int) -> tuple[Any, Any, Any]:
+        """What of a push travels, the sum in it, and its rows. To a dense value the whole of a row-sparse array is pushed.
+
+        What comes from devices is there once ``merged`` has been waited for.
+        """
         import numpy as np
 
+        if isinstance(arrays[0], OnDevice):
+            if self._compression is None and stored.rows is None:
+                total, arrive = self._sum_of_devices(arrays).fetched()
+                self._engine.push(arrive, (), (merged,), priority, name=f"fetch {key}")
+                return total, total, None
+            arrays = [array.toarray() for array in arrays]
         if stored.rows is None:
             arrays = [array.toarray() if isinstance(array, RowSparse) else array for array in arrays]
         if self._compression is not None:
@@ -220,11 +262,11 @@ class KVStore(Updates, SparsePulls):
             self._pull_sparse(pairs)
         if later:
             for stored, outs, targets in copies:
-                self._copy_later(call, stored.variable, stored.value, outs, targets, priority)
+                self._copy_later(call, stored.variable, stored.newest, outs, targets, priority)
             return
         self._wait_for_all(thing for stored, outs, _ in copies for thing in (stored.variable, *outs))
         for stored, _, targets in copies:
-            copy_into(stored.value, targets)
+            Filling(targets, self._device_trees).fill(stored.newest())
 
     def _copies(self, call: str, pairs: Keyed, ignore_sparse: bool) -> Iterator[tuple[Any, list[Any], list[Any]]]:
         """What is stored of each key, and the dense arrays that it goes into, as they are given and as numpy's."""
@@ -234,10 +276,14 @@ class KVStore(Updates, SparsePulls):
             check_shapes(call, one, [array for array in outs if isinstance(array, RowSparse)], stored.value)
             if len(dense) < len(outs) and ignore_sparse:
                 warnings.warn(f"{call}: row-sparse arrays of key {one!r} are left alone; use row_sparse_pull", stacklevel=5)
-            yield stored, dense, targets_of(call, one, dense, stored.value)
+            yield stored, dense, targets_of(call, one, dense, stored.value, self._takes_devices)
 
-    def _copy_later(self, call: str, source: Variable, value: Any, outs: list[Any], targets: list[Any], priority: int) -> None:
-        self._engine.push(functools.partial(copy_into, value, targets), (source,), outs, priority, name=call)
+    def _copy_later(
+        self, call: str, source: Variable, value: Callable[[], Any], outs: list[Any], targets: list[Any], priority: int
+    ) -> None:
+        """Push copies of the value that a variable then stands for. Tensors of devices have it when the operation is over."""
+        filling = Filling(targets, self._device_trees)
+        self._engine.push(lambda: filling.fill(value(), is_later=True), (source,), outs, priority, name=call)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0, *, async_op: bool = False) -> None:
         """Push, then pull into ``out``, or into the values themselves. A store of type ``horovod`` needs no :meth:`init` for it.
@@ -260,19 +306,27 @@ class KVStore(Updates, SparsePulls):
         else:
             self._check_sum("pushpull", pairs)
         likes = {one: self._stored[one].value if stores else view("pushpull", values[0]) for one, values in pairs.items()}
-        targets = {one: targets_of("pushpull", one, arrays, likes[one]) for one, arrays in outs.items()}
+        targets = {one: targets_of("pushpull", one, arrays, likes[one], self._takes_devices) for one, arrays in outs.items()}
+        on_streams: Keyed = {}
         for (one, values), arrays in zip(pairs.items(), outs.values()):
             if stores:
                 self._push("pushpull", one, values, priority)
-                source, result = self._stored[one].variable, self._stored[one].value
+                if not async_op and any(isinstance(target, OnDevice) for target in targets[one]):
+                    on_streams[one] = arrays
+                    continue
+                stored = self._stored[one]
+                source, newest = stored.variable, stored.newest
             else:
                 source = self._engine.var(f"sum {one}")
                 result = self._summed([view("pushpull", value) for value in values], self._trees)
                 self._comm.sum("pushpull", one, result, source, result, priority)
-            self._copy_later("pushpull", source, result, arrays, targets[one], priority)
+                newest = functools.partial(_same, result)
+            self._copy_later("pushpull", source, newest, arrays, targets[one], priority)
+        if on_streams:
+            self._pull("pushpull", on_streams, priority, True, False)
         if not async_op:
-            stored = [self._stored[one].variable for one in pairs] if stores else []
-            self.wait(*(array for arrays in outs.values() for array in arrays), *stored)
+            variables = [self._stored[one].variable for one in pairs] if stores else []
+            self.wait(*(array for arrays in outs.values() for array in arrays), *variables)
 
     def _check_sum(self, call: str, pairs: Keyed) -> None:
         """Refuse what cannot be summed, and wait until it may be read."""
@@ -300,7 +354,8 @@ class KVStore(Updates, SparsePulls):
             if len(values) != 1:
                 raise ArgumentError(f"broadcast: key {one!r} has {len(values)} values; give it one")
             dense = [array for array in arrays if not isinstance(array, RowSparse)]
-            targets[one] = targets_of("broadcast", one, dense, view("broadcast", values[0]))
+            like = self._view("broadcast", values[0])
+            targets[one] = targets_of("broadcast", one, dense, like, self._takes_devices)
         if self._kind != "horovod":
             self._init("broadcast", pairs)
             self._pull("broadcast", outs, priority, True, async_op)
@@ -309,7 +364,7 @@ class KVStore(Updates, SparsePulls):
         for (one, values), arrays in zip(pairs.items(), outs.values()):
             held, variable = self._summed([view("broadcast", values[0])]), self._engine.var(f"broadcast {one}")
             self._comm.broadcast("broadcast", one, held, variable, held, priority)
-            self._copy_later("broadcast", variable, held, arrays, targets[one], priority)
+            self._copy_later("broadcast", variable, functools.partial(_same, held), arrays, targets[one], priority)
         if not async_op:
             self.wait(*(array for arrays in outs.values() for array in arrays))
 
@@ -357,11 +412,24 @@ class KVStore(Updates, SparsePulls):
         return self._stored[key]
 
     def _check_read(self, call: str, values: list[Any]) -> None:
-        """Refuse what is no value."""
+        """Refuse what is no value, and lists of which only a part is on devices."""
         if not values:
             raise ArgumentError(f"{call}: a key has an empty list of values")
-        for value in values:
-            view(call, value)
+        held = [isinstance(self._view(call, value), OnDevice) for value in values]
+        if any(held) != all(held):
+            raise ArgumentError(f"{call}: a list has tensors of devices and arrays of the CPU; pass one kind for a key")
+
+    @property
+    def _takes_devices(self) -> bool:
+        return self._device_trees is not None
+
+    def _view(self, call: str, value: Any) -> Any:
+        return view(call, value, self._takes_devices)
+
+    def _on_host(self, call: str, value: Any) -> Any:
+        """A view of a value, or a copy of it if it is on a device."""
+        given = self._view(call, value)
+        return given.toarray() if isinstance(given, OnDevice) else given
 
     def _wait_for_all(self, things: Iterable[Any]) -> None:
         """Wait for what earlier calls write into arrays or variables; raise the first failure of any."""
@@ -381,3 +449,7 @@ class KVStore(Updates, SparsePulls):
         except PeerLostError as error:
             self._lost.update(error.ranks)
             raise
+
+
+def _same(value: Any) -> Any:
+    return value

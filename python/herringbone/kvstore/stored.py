@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dependency import Variable
+from .on_devices import DeviceSum
 from .sparse import RowSparse
 from .values import as_given
 
@@ -19,10 +20,28 @@ class Stored:
 
     def __init__(self, value: Any, variable: Variable, rows: Any, is_tensor: bool) -> None:
         self.value = value
+        """In the host's memory; :meth:`settled` has the newest."""
+        self.held: DeviceSum | None = None
+        """The newest value, if it is on devices and the host has not asked for it."""
         self.variable = variable
         self.rows = rows
         """Which rows are there, of a value that is sparse; else None."""
         self.is_tensor = is_tensor
+
+    def newest(self) -> Any:
+        """The value, where it is: an array, or a :class:`DeviceSum`."""
+        return self.value if self.held is None else self.held
+
+    def settled(self) -> Any:
+        """The value in the host's memory. Whoever calls it may write the value, or it has been waited for."""
+        if self.held is not None:
+            self.value[...] = self.held.toarray()
+            self.held = None
+        return self.value
+
+    def hold(self, total: DeviceSum) -> None:
+        """Replace the value by a sum that stays on devices."""
+        self.held = total
 
     def apply(self, key: Any, updater: Updater | None, total: Any, rows: Any) -> None:
         """Replace the value by a sum, or have the updater change it. It runs on a thread of the engine, alone with the value.
@@ -35,6 +54,7 @@ class Stored:
         import numpy as np
 
         if updater is None:
+            self.held = None
             self.value[...] = total
             if rows is not None:
                 self.rows[:] = rows > 0
@@ -43,7 +63,7 @@ class Stored:
         if rows is not None:
             there = np.flatnonzero(rows)
             received = RowSparse(total[there], there, total.shape)
-        before = self.value.copy()
+        before = self.settled().copy()
         try:
             updater(key, received, as_given(self.value, self.is_tensor))
         except BaseException:

@@ -9,8 +9,10 @@ from ..dependency import Variable
 from ..errors import ArgumentError
 from ..tables import ParameterServer, Table
 from .layout import Layout, Rule
+from .on_devices import Filling
 from .sparse import RowSparse
-from .values import Trees, summed
+from .tree_plan import Trees
+from .values import summed
 
 __all__ = ["Tabled"]
 
@@ -171,13 +173,12 @@ class Tabled:
         if total.size:
             self.table.push_range(0, total.reshape(-1, self._layout.width))
 
-    def pull(self, targets: list[Any]) -> None:
-        """Copy the value into arrays."""
-        if not targets or not self._layout.elements:
+    def pull(self, filling: Filling) -> None:
+        """Copy the value into what is to be filled."""
+        if filling.is_empty or not self._layout.elements:
             return
         pulled = self.table.pull_range(0, self._layout.rows).reshape(-1)[: self._layout.elements]
-        for target in targets:
-            target[...] = pulled.reshape(self._layout.shape)
+        filling.fill(pulled.reshape(self._layout.shape), is_later=True)
 
     def pull_rows(self, rows: Any) -> Any:
         """Some rows of a row-sparse value."""

@@ -9,17 +9,16 @@ from ..arguments import text, whole
 from ..arrays import FOLDED, check_array, fold_type
 from ..errors import ArgumentError, UnsupportedError
 from ..unlike import unlike_its_memory
+from .on_devices import OnDevice, on_device
 from .sparse import RowSparse
+from .tree_plan import TREE_BOUND, Trees, interpret, plan_sum, rows_of
 
 __all__ = [
-    "TREE_BOUND",
     "Keyed",
-    "Trees",
     "as_given",
     "by_trees",
     "check_alike",
     "check_shapes",
-    "copy_into",
     "keyed",
     "summed",
     "targets_of",
@@ -28,12 +27,6 @@ __all__ = [
 
 Keyed = dict[Any, list[Any]]
 """The arrays of each key, in the order of the call."""
-
-Trees = list[list[tuple[int, int]]]
-"""For each root its edges, from parents to children."""
-
-TREE_BOUND = 10_000_000
-"""An array of more elements goes along all trees (MXNet's ``MXNET_KVSTORE_TREE_ARRAY_BOUND``)."""
 
 
 def keyed(call: str, key: Any, values: Any, known: type | None) -> Keyed:
@@ -68,11 +61,23 @@ def keyed(call: str, key: Any, values: Any, known: type | None) -> Keyed:
     return grouped
 
 
-def view(call: str, value: Any) -> Any:
-    """A numpy array over the memory of an array or tensor, or a :class:`RowSparse` as it is."""
+def view(call: str, value: Any, takes_devices: bool = False) -> Any:
+    """A numpy array over the memory of an array or tensor, a :class:`RowSparse` as it is, or an :class:`OnDevice`.
+
+    Args:
+        takes_devices: whether tensors in an accelerator's memory are taken.
+    """
     if isinstance(value, RowSparse):
         _check_type(call, value.data)
         return value
+    if (held := on_device(call, value)) is not None:
+        if not takes_devices:
+            raise UnsupportedError(
+                f"{call}: a tensor on {held.device}; pass tensors of the CPU, or use a store of type 'device' or 'dist_device_sync'"
+            )
+        if held.dtype.name not in FOLDED:
+            _check_type(call, sys.modules["numpy"].empty(0, held.dtype))
+        return held
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
@@ -121,11 +126,11 @@ def check_shapes(call: str, key: Any, outs: list[Any], like: Any) -> None:
             raise ArgumentError(f"{call}: an array of out of key {key!r} is of shape {out.shape}, and the value of {like.shape}")
 
 
-def targets_of(call: str, key: Any, outs: list[Any], like: Any) -> list[Any]:
-    """Arrays over ``outs``, into which a value like ``like`` can be copied."""
-    targets = [view(call, out) for out in outs]
+def targets_of(call: str, key: Any, outs: list[Any], like: Any, takes_devices: bool = False) -> list[Any]:
+    """Arrays over ``outs``, and tensors of devices, into which a value like ``like`` can be copied."""
+    targets = [view(call, out, takes_devices) for out in outs]
     for target in targets:
-        if target.shape != like.shape or not target.flags.writeable:
+        if target.shape != like.shape or not (isinstance(target, OnDevice) or target.flags.writeable):
             what = "read-only" if target.shape == like.shape else f"of shape {target.shape}, and the value of {like.shape}"
             raise ArgumentError(f"{call}: an array of out of key {key!r} is {what}")
     return targets
@@ -148,26 +153,6 @@ def by_trees(values: list[Any], trees: Trees, bound: int = TREE_BOUND) -> Any:
     """The sum along trees, as MXNet takes it: a large array in slices of rows, each along the tree of another root."""
     import numpy as np
 
-    count, like = len(values), values[0]
-    if like.size <= bound or like.shape[0] < 2 * count:
-        return along(values, trees[0])
-    height = like.shape[0] // count
-    ends = [height * (part + 1) for part in range(count - 1)] + [like.shape[0]]
-    slices = [slice(first, end) for first, end in zip([0, *ends], ends)]
-    return np.concatenate([along([value[part] for value in values], tree) for part, tree in zip(slices, trees)])
-
-
-def along(values: list[Any], edges: list[tuple[int, int]]) -> Any:
-    """The sum at the root of a tree, whose edges go from parents to children."""
-    import numpy as np
-
-    sums = [np.array(value, copy=True, order="C") for value in values]
-    for parent, child in reversed(edges):
-        sums[parent] += sums[child]
-    return sums[edges[0][0]]
-
-
-def copy_into(value: Any, targets: list[Any]) -> None:
-    """Copy a value into arrays of its shape."""
-    for target in targets:
-        target[...] = value
+    rows = rows_of(values[0].shape, values[0].size, len(values), bound)
+    sums = interpret(plan_sum(trees, len(rows)), rows, values)
+    return sums[0] if len(sums) == 1 else np.concatenate(sums)
