@@ -53,8 +53,9 @@ def create(
             ``hvd.init`` or an earlier store has made, if one has.
         engine: what runs the store's operations; one of its own if it is not given.
         topology: a file with the links of the devices, or one topology of it as ``FILE#NAME``: lists of as many arrays are added
-            along trees over these links, all others from left to right. Node k is CUDA device k. Without a file, and for fewer
-            devices, CUDA tensors go along trees over the links on which devices reach each other's memory.
+            along trees over these links, all others from left to right. Node k is CUDA device k. CUDA tensors without a file, or
+            on fewer devices, go along the trees of ``HERRINGBONE_TOPOLOGY`` in a store of one process, if it has as many nodes, else
+            along trees over the links on which devices reach each other's memory.
         nan: as MXNet's, all stores take a push with a NaN, which goes into the value; ``herringbone status`` counts those to servers.
             With ``"refuse"`` a ``dist_async`` store refuses it, and the key's next pull raises :class:`TableError`.
 
@@ -73,7 +74,7 @@ def create(
         raise ArgumentError(
             f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync', 'dist_async' or 'horovod'"
         )
-    trees = None if topology is None else _trees_of("the topology", os.fspath(topology))
+    trees = None if topology is None else _trees_of_argument(os.fspath(topology))
     device_trees = DeviceTrees(lambda: trees or _trees_of_environment(kind)) if "device" in kind else None
     place = None
     if "dist" in kind:
@@ -121,15 +122,30 @@ def _remote(
     return RemoteKVStore(name.lower(), servers, len(addresses), store, engine, trees, device_trees, nan)
 
 
-def _trees_of_environment(kind: str) -> Trees | None:
-    """Those of ``HERRINGBONE_TOPOLOGY`` in a store of one process. In a job of several its nodes are the job's ranks."""
-    topology = os.environ.get("HERRINGBONE_TOPOLOGY", "").strip()
-    return None if "dist" in kind or topology in ("", "measure") else _trees_of("HERRINGBONE_TOPOLOGY", topology)
-
-
-def _trees_of(what: str, topology: str) -> Trees:
-    path, _, name = topology.partition("#")
+def _trees_of_argument(topology: str) -> Trees:
     try:
-        return trees_from(_herringbone.device_trees(_herringbone.read_user_text(path), name or None))
+        return _trees_of(topology)
     except ValueError as error:
-        raise ArgumentError(f"create: {what} {topology}: {error}") from None
+        raise ArgumentError(f"create: the topology {topology}: {error}") from None
+
+
+def _trees_of_environment(kind: str) -> Trees | None:
+    """Those of ``HERRINGBONE_TOPOLOGY`` in a store of one process. In a job of several its nodes are the job's ranks.
+
+    Raises:
+        ConfigError: it names no topology.
+    """
+    topology = os.environ.get("HERRINGBONE_TOPOLOGY", "").strip()
+    if "dist" in kind or topology in ("", "measure"):
+        return None
+    try:
+        return _trees_of(topology)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"kvstore: HERRINGBONE_TOPOLOGY is {topology!r}: {error}; name a file that herringbone topo reads"
+        ) from None
+
+
+def _trees_of(topology: str) -> Trees:
+    path, _, name = topology.partition("#")
+    return trees_from(_herringbone.device_trees(_herringbone.read_user_text(path), name or None))

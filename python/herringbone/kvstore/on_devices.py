@@ -1,6 +1,6 @@
 """Values in the memory of accelerators: their sums over trees of devices, and results on their way to all of them.
 
-The plans are those of :mod:`.tree_plan`. A lane begins after what the program has queued on its current streams, and these streams wait
+The plans are those of :mod:`.tree_plan`. A side stream begins after what the program has queued on its current streams, and these streams wait
 for what has read the program's values and written its results. So a call returns before the devices have done anything.
 """
 
@@ -17,11 +17,11 @@ from .. import _herringbone
 from ..errors import UnsupportedError
 from ..unlike import unlike_its_memory
 from .streams import Streams, run, streams_of
-from .tree_plan import TREE_BOUND, Lane, Piece, Plan, Rows, Trees, plan_spread, plan_sum, rows_of, trees_from
+from .tree_plan import TREE_BOUND, SideStream, Piece, Plan, Rows, Trees, plan_spread, plan_sum, rows_of, trees_from
 
 __all__ = ["DeviceSum", "DeviceTrees", "Filling", "OnDevice", "on_device", "sum_on_devices"]
 
-FETCHING = Lane(-1, -1)
+FETCHING = SideStream(-1, -1)
 """What copies sums to the host, on each device."""
 
 
@@ -33,13 +33,13 @@ class OnDevice:
     def __init__(self, call: str, tensor: Any, streams: Streams) -> None:
         """
         Raises:
-            UnsupportedError: its values are not those of its memory, or of a type that numpy has not.
+            UnsupportedError: its values are not those of its memory, or of a type that numpy has not; or its stream is captured.
         """
-        problem = unlike_its_memory(tensor)
+        self.device = streams.device_of(tensor)
+        problem = unlike_its_memory(tensor) or streams.refusal(self.device)
         if problem is not None:
             raise UnsupportedError(f"{call}: {problem}")
         self.tensor, self.streams = tensor.detach(), streams
-        self.device = streams.device_of(tensor)
         self.shape = tuple(tensor.shape)
         self.dtype = _numpy_type(call, tensor.dtype)
 
@@ -138,7 +138,7 @@ class DeviceSum:
         """A new numpy array that gets the sum, and a function that returns once it is there."""
         streams, host, events = self.streams, self.streams.host_memory(self.shape, self.type), []
         for part, rows in enumerate(self.rows):
-            stream = streams.lane(self.devices[part], FETCHING)
+            stream = streams.side(self.devices[part], FETCHING)
             streams.wait(stream, self.events[part])
             streams.lend(self.pieces[part], stream)
             streams.copy(stream, host[rows], self.pieces[part])
@@ -173,7 +173,7 @@ def sum_on_devices(values: Sequence[OnDevice], trees: Trees, bound: int = TREE_B
     plan, devices = plan_sum(trees, len(rows)), [value.device for value in values]
     programs = [streams.program(device) for device in devices]
     given = {Piece("given", at, part): value.tensor[index] for at, value in enumerate(values) for part, index in enumerate(rows)}
-    # The program's streams may use new memory at once, and the lanes after the events that are recorded then.
+    # The program's streams may use new memory at once, and the side streams after the events that are recorded then.
     arrived = {
         step.target: streams.empty(devices[step.target.device], first.tensor[rows[step.target.part]].shape, first.tensor.dtype)
         for step in plan.steps

@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..errors import UnsupportedError
-from .tree_plan import Lane, Piece, Plan
+from .tree_plan import SideStream, Piece, Plan
 
 __all__ = ["Streams", "let_stand_in", "run", "streams_of"]
 
@@ -35,8 +34,8 @@ class Streams(Protocol):
     def program(self, device: Any) -> Any:
         """The stream on which the program queues work for a device now."""
 
-    def lane(self, device: Any, lane: Lane) -> Any:
-        """A stream of a device that is none of the program's, the same for the same lane."""
+    def side(self, device: Any, side: SideStream) -> Any:
+        """A stream of a device that is none of the program's, the same for the same ``side``."""
 
     def record(self, stream: Any) -> Any:
         """An event that is over once all that is queued on a stream is."""
@@ -46,6 +45,9 @@ class Streams(Protocol):
 
     def wait_on_host(self, event: Any) -> None:
         """Return once an event is over."""
+
+    def refusal(self, device: Any) -> str | None:
+        """Why the program's stream of a device takes part in no call now; ``None`` if it does."""
 
     def empty(self, device: Any, shape: Any, dtype: Any) -> Any:
         """A tensor of a device, which the program's stream may use at once.
@@ -89,20 +91,12 @@ class Cuda:
         return int(device.index)
 
     def program(self, device: Any) -> Any:
-        """Torch's current stream.
+        """Torch's current stream."""
+        return _torch().cuda.current_stream(device)
 
-        Raises:
-            UnsupportedError: it is being captured.
-        """
-        torch = _torch()
-        with torch.cuda.device(device):
-            if torch.cuda.is_current_stream_capturing():
-                raise UnsupportedError("kvstore: the host takes part in each call, so it cannot be captured for a CUDA graph")
-        return torch.cuda.current_stream(device)
-
-    def lane(self, device: Any, lane: Lane) -> Any:
+    def side(self, device: Any, side: SideStream) -> Any:
         """One of torch's pool."""
-        return self._stream(device, lane)
+        return self._stream(device, side)
 
     def _stream(self, device: Any, use: Any) -> Any:
         with self._lock:  # several threads fill tensors
@@ -121,6 +115,17 @@ class Cuda:
     def wait_on_host(self, event: Any) -> None:
         """``cudaEventSynchronize``."""
         event.synchronize()
+
+    def refusal(self, device: Any) -> str | None:
+        """A graph would replay the copies without the host's part."""
+        torch = _torch()
+        with torch.cuda.device(device):
+            is_captured = torch.cuda.is_current_stream_capturing()
+        return (
+            f"a tensor on {device}, whose stream is captured for a CUDA graph; call it outside of the capture"
+            if is_captured
+            else None
+        )
 
     def empty(self, device: Any, shape: Any, dtype: Any) -> Any:
         """From torch's allocator, for the current stream."""
@@ -176,7 +181,7 @@ def streams_of(tensor: Any) -> Streams | None:
 def run(
     plan: Plan, streams: Streams, devices: list[Any], memory: Callable[[Piece], Any], outside: Mapping[tuple[str, int], Any]
 ) -> list[Any]:
-    """Queue the steps of a plan, each on its lane's stream. Returns the events of its steps; ``None`` where nothing waits for one.
+    """Queue the steps of a plan, each on its side stream. Returns the events of its steps; ``None`` where nothing waits for one.
 
     Args:
         devices: the libraries', in the plan's order.
@@ -185,10 +190,10 @@ def run(
     """
     events = list[Any]()
     for number, step in enumerate(plan.steps):
-        if step.lane is None or step.source is None:
+        if step.side is None or step.source is None:
             events.append(outside.get((step.act, step.target.part if step.act == "ready" else step.target.device)))
             continue
-        stream, target, source = streams.lane(devices[step.lane.device], step.lane), memory(step.target), memory(step.source)
+        stream, target, source = streams.side(devices[step.side.device], step.side), memory(step.target), memory(step.source)
         for earlier in step.waits:
             if events[earlier] is not None:
                 streams.wait(stream, events[earlier])

@@ -13,10 +13,10 @@ from typing import Any
 
 __all__ = [
     "TREE_BOUND",
-    "Lane",
     "Piece",
     "Plan",
     "Rows",
+    "SideStream",
     "Step",
     "Trees",
     "interpret",
@@ -53,8 +53,8 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """A stream of a device. Steps of one lane run one after the other, those of several only as their waits say."""
+class SideStream:
+    """A stream of a device that is none of the program's. Its steps run one after the other; those of several wait as they say."""
 
     device: int
     part: int
@@ -64,17 +64,17 @@ class Lane:
 
 @dataclass(frozen=True)
 class Step:
-    """What a lane does next, once the steps that it waits for are over."""
+    """What a side stream does next, once the steps that it waits for are over."""
 
     act: str
     """``copy``: the target becomes the source. ``add``: the source is added to the target. ``begin``: from now on the plan may use a
     device, at which everything that its program has queued before is done. ``ready``: the result of a part is there."""
-    lane: Lane | None
+    side: SideStream | None
     """``None`` for ``begin`` and ``ready``, which are events from outside."""
     target: Piece
     source: Piece | None
     waits: tuple[int, ...]
-    """The numbers of steps of other lanes. None is left out, and none says what another one says already."""
+    """The numbers of steps of other side streams. None is missing, and none is needless, because it follows from another one."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class _Builder:
     steps: list[Step] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     """For each step all that is over once it is, as bits of their numbers."""
-    of_lanes: dict[Lane, int] = field(default_factory=dict)
-    """What is over, as bits, before the next step of a lane begins."""
+    of_sides: dict[SideStream, int] = field(default_factory=dict)
+    """What is over, as bits, before the next step of a side stream begins."""
     writers: dict[Piece, int] = field(default_factory=dict)
     readers: dict[Piece, list[int]] = field(default_factory=dict)
 
@@ -111,16 +111,16 @@ class _Builder:
         self.known.append(1 << number)
         self.writers.update((piece, number) for piece in pieces)
 
-    def step(self, act: str, lane: Lane, target: Piece, source: Piece) -> None:
+    def step(self, act: str, side: SideStream, target: Piece, source: Piece) -> None:
         number = len(self.steps)
         needed = [self.writers[source], self.writers[target], *self.readers.get(target, ())]
-        before = self.of_lanes.get(lane, 0)
+        before = self.of_sides.get(side, 0)
         waits = self.without_known(needed, before)
-        self.steps.append(Step(act, lane, target, source, waits))
+        self.steps.append(Step(act, side, target, source, waits))
         for one in waits:
             before |= self.known[one]
         self.known.append(before | 1 << number)
-        self.of_lanes[lane] = self.known[number]
+        self.of_sides[side] = self.known[number]
         self.readers.setdefault(source, []).append(number)
         self.writers[target], self.readers[target] = number, []
 
@@ -180,14 +180,14 @@ def plan_sum(trees: Trees, parts: int) -> Plan:
         for part in range(parts):
             parent, child = edges[part][turn]
             arrived, held = Piece("arrived", parent, part, child), holders[parent, part]
-            build.step("copy", Lane(child, part), arrived, holders[child, part])
+            build.step("copy", SideStream(child, part), arrived, holders[child, part])
             if parent == child:  # a device by itself: its result is a copy
                 holders[parent, part] = arrived
             elif held.role == "given":
-                build.step("add", Lane(parent, part), arrived, held)
+                build.step("add", SideStream(parent, part), arrived, held)
                 holders[parent, part] = arrived
             else:
-                build.step("add", Lane(parent, part), held, arrived)
+                build.step("add", SideStream(parent, part), held, arrived)
     ends = {device: [each for piece in given[device] for each in build.readers.get(piece, ())] for device in range(devices)}
     return build.plan([holders[edges[part][-1][0], part] for part in range(parts)], ends)
 
@@ -208,14 +208,14 @@ def plan_spread(trees: tuple[Tree, ...], roots: tuple[int, ...], devices: int, i
         build.event("begin", [Piece("out", device, part) for part in parts])
     for part in parts:
         build.event("ready", [results[part]])
-        build.step("copy", Lane(roots[part], part), Piece("out", roots[part], part), results[part])
+        build.step("copy", SideStream(roots[part], part), Piece("out", roots[part], part), results[part])
     for turn in range(max(map(len, trees))):
         for part in parts:
             parent, child = trees[part][turn]
             # The root's copy for itself need not be there before its children's.
             is_first = parent == roots[part] and not is_from_host
             source = results[part] if is_first else Piece("out", parent, part)
-            build.step("copy", Lane(parent, part, child), Piece("out", child, part), source)
+            build.step("copy", SideStream(parent, part, child), Piece("out", child, part), source)
     written = {device: [build.writers[Piece("out", device, part)] for part in parts] for device in range(devices)}
     sent = {
         device: [each for part in parts for each in build.readers.get(Piece("out", device, part), ())]

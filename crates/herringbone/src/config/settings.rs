@@ -168,7 +168,7 @@ pub(crate) const FOLD_ORDER: Setting = setting(
 pub(crate) const TOPOLOGY: Setting = setting(
     "HERRINGBONE_TOPOLOGY",
     "ports of the hosts and links between all ranks, by rank or by host name, so that plans avoid slow ones. Rank 0's value is used, \
-     other ranks can omit it",
+     other ranks can omit it. A KVStore of type device uses the links for its GPUs",
     "a file that herringbone topo reads, FILE#NAME, or measure: the ranks measure both when the job starts",
     "none: all ports and links are treated as equal",
     WORKERS,

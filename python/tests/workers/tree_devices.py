@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from herringbone.kvstore.tree_plan import Lane
+from herringbone.kvstore.tree_plan import SideStream
 
 Clock = dict[str, int]
 
@@ -75,6 +75,7 @@ class Devices:
         """The kinds of the calls that a fault can leave out."""
         self.left_out: int | None = None
         """Which of them is left out."""
+        self.refused: str | None = None
         self.copies: list[tuple[Any, Any]] = []
         """Between which devices; ``None`` is the host."""
 
@@ -128,8 +129,8 @@ class Devices:
     def program(self, device: Any) -> Stream:
         return self._stream(f"program {device}")
 
-    def lane(self, device: Any, lane: Lane) -> Stream:
-        return self._stream(f"{device}: {lane.device}, {lane.part}, {lane.to}")
+    def side(self, device: Any, side: SideStream) -> Stream:
+        return self._stream(f"{device}: {side.device}, {side.part}, {side.to}")
 
     def record(self, stream: Stream) -> Event:
         with self._lock:
@@ -153,6 +154,9 @@ class Devices:
             while not event.is_over:
                 assert self._step(), "the host waits for ever"
             self._join(self._host, event.clock)
+
+    def refusal(self, device: Any) -> str | None:
+        return self.refused
 
     def empty(self, device: Any, shape: Any, dtype: Any) -> torch.Tensor:
         with self._lock:
