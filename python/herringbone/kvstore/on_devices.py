@@ -1,7 +1,7 @@
 """Values in the memory of accelerators: their sums over trees of devices, and results on their way to all of them.
 
-The plans are those of :mod:`.tree_plan`. A side stream begins after what the program has queued on its current streams, and these streams wait
-for what has read the program's values and written its results. So a call returns before the devices have done anything.
+The plans are those of :mod:`.tree_plan`. The store's side streams begin after what the program has queued on its current streams. These
+wait until the program's values have been read, and its results written. So a call can return before the devices have done anything.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class DeviceTrees:
         """Trees whose node i is the device of a list's value i. Node k of a topology is device k, as this process counts them.
 
         Raises:
-            ArgumentError: the topology cannot be read.
+            ConfigError: the topology of the environment cannot be read.
         """
         places = tuple(streams.position(device) for device in devices)
         if places not in self._known:
