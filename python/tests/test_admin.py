@@ -136,7 +136,7 @@ def test_a_job_shows_itself_while_it_runs(shown: Shown) -> None:
     for rank in shown.ranks:
         shown.hear(rank, "done")
         assert rank.wait() == 0
-    assert get(shown.reducer_port, "/readyz", None) == (200, "it serves\n")
+    assert get(shown.reducer_port, "/readyz", None) == (200, "serving\n")
 
 
 def test_a_reducer_of_two_jobs_shows_the_one_that_is_asked_for(shown: Shown) -> None:

@@ -223,7 +223,7 @@ os.kill(os.getpid(), 9) if attempt < 4 or sys.argv[1] == 'none' else sys.exit(0)
     assert done.stderr.count("rank 1 ended by signal 9 and starts again, as attempt") == 4
     failed = horovodrun(*flags, "none")
     assert failed.returncode == 128 + 9 and failed.stdout.count("[1]<stdout>:") == 3
-    assert "rank 1 failed 3 times without progress between, with signal: 9 (SIGKILL), 3 times;" in failed.stderr
+    assert "rank 1 failed 3 times without progress in between, with signal: 9 (SIGKILL), 3 times;" in failed.stderr
 
 
 def test_the_script_for_hosts_says_where_a_process_starts_again(tmp_path: Path) -> None:

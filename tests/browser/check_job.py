@@ -127,7 +127,7 @@ def test_the_page_shows_who_is_stopped_who_is_killed_and_what_a_reducer_does(bro
     with stopped(job.member(rank=2)["process"]):
         sheet.within(SOON, late("rank 2 keeps ranks 0, 1 and 3 and reducers"))
         assert "it does not answer" in sheet.text("#late")
-        terminal.says("rank 2 is waited for by")
+        terminal.says("rank 2 keeps")
         sheet.picture("job-stopped")
     sheet.within(SOON, "document.querySelector('#late').innerText.includes('nobody is late')")
     assert "rank 2 answers again" in sheet.text("#events")

@@ -120,7 +120,7 @@ def test_a_job_that_forms_says_who_is_missing(opened):
     forms = {"role": "worker", "rank": None, "address": "10.0.0.1:29400", "answers": True, "host": "a", "process": 1}
     answer = {"job": None, "epoch": None, "world": None, "waits": [], "silent_seconds": None, "asked_at": 1.0, "own": ""}
     _, sheet = opened(answer | {"members": [forms | {"forms": True, "world": 4, "missing": [2, 3]}]})
-    assert sheet.text("#head") == "a job of 4 ranks forms: ranks 2 and 3 missing"
+    assert sheet.text("#head") == "a job of 4 ranks is forming: ranks 2 and 3 missing"
 
 
 def test_members_that_go_and_come_back_are_events(opened):
@@ -159,7 +159,7 @@ def test_a_rank_that_joins_and_one_that_leaves(opened):
 
 def test_a_page_at_a_reducer_shows_its_jobs(opened):
     _, sheet = opened(answers.recorded("reducer"))
-    assert sheet.text("#head") == "a reducer: 1 job now, 1 since it began"
+    assert sheet.text("#head") == "a reducer: 1 job now, 1 since its start"
     assert "220180c67af6325d" in sheet.text("#jobs") and "4 of 4" in sheet.text("#jobs")
     assert sheet.page.locator("#map .member").count() == 5
     assert len(sheet.page.locator("#map .link").all()) == 8
@@ -298,5 +298,5 @@ def test_the_keyboard_reaches_all_that_scrolls(opened):
 def test_charts_begin_with_what_the_process_remembers(opened):
     _, sheet = opened(answers.recorded("two", history=True))
     label = sheet.page.get_attribute("#now svg", "aria-label")
-    assert label.startswith("bytes sent in a second by all members: now ") and "in the last 5 minutes" in label
+    assert label.startswith("bytes per second sent by all members: now ") and "in the last 5 minutes" in label
     assert sheet.page.locator("#members .chart").count() == 6

@@ -8,7 +8,7 @@ import { clean, counted, quantity, rate, short } from "./words.js";
 const EACH = 24, MARKS = 256;
 /** Links that are drawn, the fastest first. */
 const LINKS = 150;
-/** From how many bytes in a second on a line is as wide as its class says. */
+/** The rates in bytes per second from which lines have the width of a class. */
 const CLASSES = [1, 1e6, 1e7, 1e8, 1e9];
 const MARK = { late: "!", silent: "?", lost: "×", absent: "", works: "" };
 const WORDS = { late: "late", silent: "no answer", lost: "lost", absent: "not here", works: "" };
@@ -207,7 +207,7 @@ function drawn(box, level, spots) {
   );
 }
 
-/** A member's shape: a circle for a rank, a hexagon for a reducer, a square for a server of tables. */
+/** A member's shape: a circle for a rank, a hexagon for a reducer, a square for a table server. */
 function shape(member, { x, y, radius: r }) {
   const attributes = { class: `member ${member.state}` };
   if (member.role === "worker") return h("svg:circle", { ...attributes, cx: round(x), cy: round(y), r });
@@ -257,6 +257,6 @@ export function legendOf() {
   const lines = [...shown.map((text, at) => [text, `rate${at}`]), ["lost", "lost"]];
   const line = ([text, kind]) => h("li", {}, h("svg:svg", { width: 28, height: 12, "aria-hidden": "true" }, h("svg:path", { d: "M1 6H27", class: `link ${kind}` })), text);
   const sample = (member, text) => h("li", {}, h("svg:svg", { width: 30, height: 26, "aria-hidden": "true" }, shape(member, { x: 13, y: 14, radius: 9 }), badge(member, { x: 13, y: 14, radius: 9 })), text);
-  const marks = [["works", "worker", "rank"], ["works", "reducer", "reducer"], ["works", "tables", "server of tables"], ["late", "worker", "late"], ["silent", "worker", "no answer"], ["lost", "worker", "lost"]];
+  const marks = [["works", "worker", "rank"], ["works", "reducer", "reducer"], ["works", "tables", "table server"], ["late", "worker", "late"], ["silent", "worker", "no answer"], ["lost", "worker", "lost"]];
   return [h("ul", {}, lines.map(line)), h("ul", {}, marks.map(([state, role, text]) => sample({ state, role }, text)))];
 }

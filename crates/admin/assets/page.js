@@ -1,5 +1,4 @@
-// Asks for the job every second and shows it. What the page needs comes from the process that serves it; nothing is loaded from
-// elsewhere. See docs/live-page.md.
+// Asks for the job every second and shows it. All parts of the page come from the process that serves it. See docs/live-page.md.
 
 import { fill } from "./dom.js";
 import { legendOf, mapOf } from "./map.js";
@@ -55,7 +54,7 @@ async function ask() {
   state.timer = setTimeout(ask, Math.max(PAUSE - spent, PAUSE / 4, Math.min(spent, 5 * PAUSE)));
 }
 
-/** Shows another job of this process; "" for the one that the process chooses. Nothing that was seen of the job before is of this one. */
+/** Shows another job of this process; "" for the one that the process chooses. The history of the previous job is dropped. */
 function choose(job) {
   Object.assign(state, { job, picture: null, departed: [], rates: new Map(), paces: [] });
   const place = new URL(location.href);
@@ -93,7 +92,7 @@ function take(heard) {
   show();
 }
 
-/** What charts show: what the process remembers, or else what this page has seen. */
+/** Keeps the points of charts: the process's history, or else those that this page has seen. */
 function keep(picture, now) {
   const add = (key, value) => {
     const kept = (state.rates.get(key) ?? []).filter(([when]) => now - when < WINDOW * 1000);
@@ -105,7 +104,7 @@ function keep(picture, now) {
   for (const key of state.rates.keys()) if (state.rates.get(key).at(-1)[0] < now - WINDOW * 1000) state.rates.delete(key);
 }
 
-/** Points of a chart: seconds ago, and a rate. What the process remembers comes before what this page has seen. */
+/** Points of a chart: seconds ago, and a rate. The process's history comes first, then the points that this page has seen. */
 function points(key, history) {
   const own = (state.rates.get(key) ?? []).map(([when, value]) => [(state.heard - when) / 1000, value]);
   const first = own.length ? own[0][0] : 0;
@@ -153,7 +152,7 @@ function show() {
   stale();
 }
 
-/** Whether the picture is as things are now. */
+/** Shows whether the picture is up to date. */
 function stale() {
   if (document.hidden || !part("login").hidden) return;
   const quiet = performance.now() - Math.max(state.heard ?? 0, state.shownSince);

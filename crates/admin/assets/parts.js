@@ -20,7 +20,7 @@ export function lateOf(late) {
   ];
 }
 
-/** What runs, how much moves, and how much moved. */
+/** The running operation, the present rates, and their history. */
 export function nowOf(picture, pace, points, width) {
   const moved = picture.members.some((member) => member.sent != null) ? picture.members.reduce((sum, member) => sum + (member.sent ?? 0), 0) : null;
   const figures = [
@@ -31,18 +31,18 @@ export function nowOf(picture, pace, points, width) {
   return [
     h("p", { class: "runs" }, running(picture)),
     h("dl", { class: "figures" }, figures.filter(Boolean).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
-    points.some(([, value]) => value != null) && chart(points, "bytes sent in a second by all members", { width, height: 96, isLarge: true }),
+    points.some(([, value]) => value != null) && chart(points, "bytes per second sent by all members", { width, height: 96, isLarge: true }),
   ];
 }
 
 function running(picture) {
   const [oldest, ...more] = picture.running;
-  if (!oldest) return picture.servers.length ? "Servers of tables answer pulls and pushes; they run no operations." : "No operation at this moment.";
+  if (!oldest) return picture.servers.length ? "Table servers answer pulls and pushes; they run no operations." : "No operation right now.";
   const rest = more.length ? `; ${more.length} more` : "";
   return [h("span", { class: "data" }, oldest.name), oldest.group === "world" ? "" : ` in ${oldest.group}`, oldest.seconds < 0.1 ? "" : ` for ${seconds(oldest.seconds)}`, `, on ${names(oldest.members)}${rest}`];
 }
 
-/** Bytes in a second over the last minutes. `points`: pairs of seconds ago and a rate. */
+/** Bytes per second over the last minutes. `points`: pairs of seconds ago and a rate. */
 export function chart(points, called, { width, height, isLarge }) {
   const known = points.filter(([ago, value]) => ago <= WINDOW && value != null);
   const most = Math.max(0, ...known.map(([, value]) => value));
@@ -105,7 +105,7 @@ export function membersOf(picture, departed, histories, search) {
     h("span", { class: "long" }, names(member.operation?.waits ?? [])),
     rate(member.sent),
     rate(member.received),
-    histories.get(member.key)?.some(([, value]) => value != null) ? chart(histories.get(member.key), `bytes that ${member.name} sends in a second`, { width: 100, height: 20 }) : "",
+    histories.get(member.key)?.some(([, value]) => value != null) ? chart(histories.get(member.key), `bytes per second sent by ${member.name}`, { width: 100, height: 20 }) : "",
   ]);
   const columns = ["member", "state", "process", "does", "for", "waits for", "sends", "receives", "5 minutes"];
   const more = sorted.length - shown.length;
@@ -148,7 +148,7 @@ export function tablesOf(servers) {
   return [
     h("p", {}, `${quantity(used)} of ${quantity(limit)} in use`),
     found.size > 0 ? table("Tables", columns, parts.map(tableRow), [2, 3, 4, 5, 7, 8]) : h("p", {}, "no tables yet"),
-    hot.length > 0 && [h("h3", {}, "Hot keys"), table("Hot keys", ["table", "key", "of the keys asked for in its range"], hot.slice(0, 16).map(([name, { key, share }]) => [name, String(key), `${(share * 100).toFixed(1)} %`]), [1, 2])],
+    hot.length > 0 && [h("h3", {}, "Hot keys"), table("Hot keys", ["table", "key", "share of the requests in its range"], hot.slice(0, 16).map(([name, { key, share }]) => [name, String(key), `${(share * 100).toFixed(1)} %`]), [1, 2])],
     rangesOf(servers),
   ];
 }
@@ -191,19 +191,19 @@ function rangesOf(servers) {
   const name = (place) => clean(list[place] ?? place);
   const rows = [...known.values()].slice(0, ROWS).map((range) => [
     String(range.range),
-    range.owner == null ? h("span", { class: "state lost" }, "× nobody: it is lost") : name(range.owner),
+    range.owner == null ? h("span", { class: "state lost" }, "× none: the range is lost") : name(range.owner),
     listed((range.copies ?? []).map(name)),
     String(range.unconfirmed),
   ]);
-  return [h("h3", {}, "Ranges"), table("Ranges", ["range", "owner", "copies", "changes not yet on copies"], rows, [3])];
+  return [h("h3", {}, "Ranges"), table("Ranges", ["range", "owner", "copies", "changes missing on copies"], rows, [3])];
 }
 
-/** What the page has seen, the newest first. */
+/** The events that the page has seen, the newest first. */
 export function eventsOf(events) {
   const time = (date) => date.toLocaleTimeString([], { hour12: false });
   return events.map(({ kind, text, when }) => h("li", { class: kind }, h("time", { datetime: when.toISOString() }, time(when)), " ", h("span", { class: "told" }, text)));
 }
 
-/** What a reader that hears the page is told of who is late, without the seconds that change. */
+/** The text for screen readers about late members, without the seconds, which change. */
 export const saidOf = (late) => (late.length ? late.slice(0, 4).map((entry) => entry.key).join(". ") : "Nobody is late.");
 

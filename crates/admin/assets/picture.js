@@ -1,4 +1,4 @@
-// What a round of answers means: members, links, who is late. Pure: from the JSON of `herringbone status --json` to a picture.
+// Turns a round of answers (the JSON of `herringbone status --json`) into a picture: members, links, who is late. Pure.
 
 import { clean, counted, names, runs, seconds } from "./words.js";
 
@@ -47,7 +47,7 @@ function memberOf(member, answer) {
   const name = nameOf(member, address);
   const operations = [...(own?.operations ?? [])].sort((one, other) => other.seconds - one.seconds).map(operationOf);
   const waits = operations.flatMap((operation) => operation.waits);
-  // A job that is re-formed goes on in a new group.
+  // A job that is re-formed continues in a new group.
   const lost = own?.groups?.length && own.groups.every((group) => group.lost) ? own.groups.at(-1).lost : null;
   return {
     key: address,
@@ -124,12 +124,12 @@ function operationOf(operation) {
 
 function doesOf(member, own, operations, lost) {
   if (!member.answers) return clean(member.error ?? "no answer");
-  if (member.forms) return "waits for ranks to come";
+  if (member.forms) return "waits for the other ranks";
   if (operations.length) {
     const more = operations.length - 1 + (own.unlisted?.operations ?? 0);
     return operations[0].name + (more > 0 ? `, and ${more} more` : "");
   }
-  if (lost) return `cannot go on: ${clean(lost)}`;
+  if (lost) return `cannot continue: ${clean(lost)}`;
   const jobs = member.jobs?.length ?? 0;
   if (!own) return member.tables ? "keeps tables" : `serves ${counted(jobs, "job")}`;
   // A job that is re-formed counts on in a new group of that name.
@@ -229,11 +229,11 @@ function called(operation) {
   return (operation.sequence == null ? name : `${name.split(" ")[0]} #${operation.sequence}`) + group + more;
 }
 
-/** Members that do not answer or cannot go on, those with the same trouble in one line. */
+/** Members that do not answer or cannot continue; members with the same problem share a line. */
 function troubles(members) {
   const same = new Map();
   for (const member of members) {
-    const [word, does] = member.answers ? ["stuck", member.lost && "cannot go on"] : trouble(member);
+    const [word, does] = member.answers ? ["stuck", member.lost && "cannot continue"] : trouble(member);
     if (!does) continue;
     const why = member.answers ? member.lost : member.error;
     const at = `${word}${does}${why}`;
@@ -305,13 +305,13 @@ function headOf(answer, members) {
   if (first?.forms && members.length === 1) return formingHead(answer);
   const servers = members.filter((member) => member.tables);
   if (servers.length) return `a parameter server: ${answering} of ${counted(members.length, "server")} answer, ${copies(servers[0].tables)}`;
-  if (first?.role === "reducer") return `a reducer: ${counted(first.jobs.length, "job")} now, ${first.served} since it began`;
+  if (first?.role === "reducer") return `a reducer: ${counted(first.jobs.length, "job")} now, ${first.served} since its start`;
   return "a process of a job";
 }
 
 function formingHead(answer) {
   const [{ world, missing }] = answer.members;
-  return `a job of ${counted(world ?? 0, "rank")} forms: ${missing?.length ? `${missing.length > 1 ? "ranks" : "rank"} ${runs(missing)} missing` : "all are here"}`;
+  return `a job of ${counted(world ?? 0, "rank")} is forming: ${missing?.length ? `${missing.length > 1 ? "ranks" : "rank"} ${runs(missing)} missing` : "all ranks are here"}`;
 }
 
 const copies = (tables) => (tables.servers?.length ? `${counted(tables.replicas, "copy").replace("copys", "copies")} of each range` : "no copies");

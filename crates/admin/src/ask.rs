@@ -1,4 +1,4 @@
-//! Asking the members of a job, all at once.
+//! Asks the members of a job, all at once.
 
 use herringbone::status::{
     Activity, Answer, AskError, JobStatus, LinkStatus, MemberId, Role, Roster, TableServerStatus, ask,
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 /// How long a member has to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long after its first answer a member is asked again, to see how fast what moves.
+/// How long after its first answer a member is asked again, to measure rates.
 const BETWEEN: Duration = Duration::from_millis(500);
 /// How many members are asked at once.
 const AT_ONCE: usize = 128;
 /// How many members a failure names.
 const NAMED: usize = 16;
-/// How many workers may stand in for those that were named.
+/// How many workers can stand in for the named ones.
 const SUBSTITUTES: usize = 8;
 
-/// Whom to ask, and what was last heard.
+/// Whom to ask, and the last answers.
 #[derive(Debug)]
 pub struct Asker {
     addresses: Vec<String>,
-    /// Some workers of the job, or all servers of tables: the process that answers now may be stopped when it is looked again.
+    /// Some workers of the job, or all table servers: the process that answers now might be stopped later.
     substitutes: Vec<String>,
     token: Option<String>,
     before: BTreeMap<String, Answer>,
@@ -33,25 +33,25 @@ pub struct Asker {
     last_heard: Instant,
 }
 
-/// What came of asking everybody once.
+/// The result of asking everybody once.
 #[derive(Debug)]
 pub struct Round {
     /// The number of the job.
     pub job: u64,
-    /// The job's members; unknown of a job that forms, and of a reducer's.
+    /// The job's members; unknown while a job forms, and for a reducer's job.
     pub roster: Option<Roster>,
     /// The processes that were asked.
     pub members: Vec<AskedMember>,
-    /// For how long no process has answered; `None` if one does.
+    /// For how long no process has answered; `None` if one has.
     pub silent_for: Option<Duration>,
 }
 
-/// A process, and what came of asking it.
+/// A process, and the result of asking it.
 #[derive(Debug)]
 pub struct AskedMember {
-    /// What it is called: its rank, or a reducer's address.
+    /// Its name: the rank, or a reducer's address.
     pub name: String,
-    /// Unknown of an address at which no process has answered yet.
+    /// Unknown until a process has answered at this address.
     pub role: Option<Role>,
     /// Its identity in the job, if the job's members are known.
     pub id: Option<MemberId>,
@@ -64,13 +64,13 @@ pub struct AskedMember {
 /// Why no process answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered {
-    /// What each says, or why it says nothing.
+    /// The reason for each process.
     pub problem: String,
     /// What to do.
     pub hint: &'static str,
 }
 
-/// What the first process that answers says, and where it is.
+/// The first answer, and where it came from.
 struct FirstAnswer {
     address: String,
     answer: Answer,
@@ -79,14 +79,14 @@ struct FirstAnswer {
 /// An answer, and the one before it.
 #[derive(Debug)]
 pub struct AnswerPair {
-    /// What it says now.
+    /// The new one.
     pub answer: Answer,
-    /// What it said when it was asked before.
+    /// The one before it.
     pub before: Option<Answer>,
 }
 
 impl Asker {
-    /// Asks for the job, or the servers of tables, at these addresses, `host:port`.
+    /// Asks for the job, or the table servers, at these addresses, `host:port`.
     pub fn new(addresses: Vec<String>, token: Option<String>) -> Self {
         Self {
             addresses,
@@ -97,14 +97,15 @@ impl Asker {
         }
     }
 
-    /// The token of the next rounds. Returns whether it is another one than before.
+    /// Sets the token of the next rounds. Returns whether it differs from the previous one.
     pub fn set_token(&mut self, token: Option<String>) -> bool {
         let is_new = self.token != token;
         self.token = token;
         is_new
     }
 
-    /// Asks each member, and `twice` those that answer, a moment later. Else what they said in the last round came before.
+    /// Asks each member once. With `twice`, members that answer are asked again after a moment; without, the answer of the last round
+    /// is the one before.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -149,7 +150,7 @@ impl Asker {
         Round { job, roster: Some(roster), members, silent_for }
     }
 
-    /// All servers of tables that the first one names, or that are named to this command.
+    /// All table servers that the first one lists, or that this command was given.
     fn table_servers(&self, tables: &TableServerStatus) -> Vec<AskedMember> {
         let addresses = if tables.servers.is_empty() { &self.addresses } else { &tables.servers };
         self.each(addresses, |address| AskedMember {
@@ -161,7 +162,7 @@ impl Asker {
         })
     }
 
-    /// The process that has answered is all there is to be asked.
+    /// Nobody but the process that has answered can be asked.
     fn of_one(&mut self, address: String, first: Answer, twice: bool) -> AskedMember {
         let role = first.identity.role;
         let name = if role == Role::Reducer { address.clone() } else { "rank 0".to_owned() };
@@ -176,8 +177,8 @@ impl Asker {
         AskedMember { name, role: Some(role), id: None, address, heard: Ok(AnswerPair { answer, before }) }
     }
 
-    /// The first answer of those that are named, who are all asked at once: of one that knows the job's members, if any does. Else
-    /// why each of these does not answer.
+    /// Asks all given processes at once. Returns the first answer from one that knows the job's members, if any does, or else the
+    /// reason why each does not answer.
     fn first(&self) -> io::Result<Result<FirstAnswer, Vec<AskedMember>>> {
         let (sender, receiver) = channel();
         let more = self.substitutes.iter().filter(|address| !self.addresses.contains(address));
@@ -185,7 +186,7 @@ impl Asker {
             let (address, token, sender) = (address.clone(), self.token.clone(), sender.clone());
             let asks = move || {
                 let answer = ask(&address, token.as_deref(), None, PATIENCE);
-                // Nobody listens any more once another has answered.
+                // Once another process has answered, the receiver is gone.
                 let _unheard = sender.send((address, answer));
             };
             thread::Builder::new().name("hb-status".to_owned()).spawn(asks)?;
@@ -196,7 +197,7 @@ impl Asker {
             match answer {
                 Ok(answer) if answer.roster.is_some() => return Ok(Ok(FirstAnswer { address, answer })),
                 Ok(answer) => other = other.or(Some(FirstAnswer { address, answer })),
-                // Another process may listen by now where a substitute did.
+                // Another process might listen at the address of a substitute.
                 Err(error) if self.addresses.contains(&address) => {
                     silent.push(AskedMember {
                         name: address.clone(),
@@ -214,7 +215,7 @@ impl Asker {
         Ok(other.ok_or(silent))
     }
 
-    /// Does something with each member, many at once; what comes of it, in their order.
+    /// Calls a function for each member, many at once. Returns the results in the members' order.
     fn each<M: Sync, T: Send>(&self, members: &[M], does: impl Fn(&M) -> T + Sync) -> Vec<T> {
         let next = AtomicUsize::new(0);
         let take = || {
@@ -265,7 +266,7 @@ fn heard(
 }
 
 impl Round {
-    /// Whether no process answers, and the one at an address that was named refuses this command: then none will.
+    /// Whether no process answers and one at a given address refuses this command, so that asking again is useless.
     pub fn is_refused(&self) -> bool {
         let refuses = |error: &AskError| {
             matches!(error, AskError::Token(_) | AskError::Release(_) | AskError::Stranger(_))
@@ -287,16 +288,16 @@ impl Round {
         }
         let hint = match self.problems().next() {
             Some((_, AskError::Token(_))) => {
-                "give the token of the job, or of the servers of tables, in HERRINGBONE_TOKEN; a torch job whose ranks have no token \
-                 draws a key that nobody else knows: start it with HERRINGBONE_TOKEN"
+                "set HERRINGBONE_TOKEN to the token of the job or of the table servers. The ranks of a torch job without a token draw a secret \
+                 key: start the job with HERRINGBONE_TOKEN"
             }
             Some((_, AskError::Silent(_))) => {
-                "name another member's ADDR:PORT: what others wait for, each of them says; of servers of tables that have copies, name \
-                 another one"
+                "pass the ADDR:PORT of another member: each reports whom the others wait for. With copies of tables, pass another table \
+                 server"
             }
             _ => {
                 "pass a member's ADDR:PORT; rank 0 logs its own with HERRINGBONE_LOG=info. For tables pass the address that \
-                 `herringbone serve --tables` printed, or set HERRINGBONE_TABLES as its workers have it"
+                 `herringbone serve --tables` printed, or set HERRINGBONE_TABLES as for the workers"
             }
         };
         Some(Unanswered { problem: texts.join("\n"), hint })
@@ -304,12 +305,12 @@ impl Round {
 }
 
 impl AskedMember {
-    /// How it stands in a job: in its own, or in one that it reduces for.
+    /// Its state in a job: its own, or one that it reduces for.
     pub fn job_status(&self, job: u64) -> Option<&JobStatus> {
         in_job(&self.heard.as_ref().ok()?.answer, job)
     }
 
-    /// How it stood in a job when it was asked before, in the same life.
+    /// Its previous state in a job, if the process is the same.
     pub fn stood(&self, job: u64) -> Option<&JobStatus> {
         let AnswerPair { answer, before } = self.heard.as_ref().ok()?;
         let before = before.as_ref()?;
@@ -326,7 +327,7 @@ fn in_job(answer: &Answer, job: u64) -> Option<&JobStatus> {
     }
 }
 
-/// Bytes in a second that were sent and received on a link since it was asked before.
+/// Bytes per second sent and received on a link since the previous answer.
 pub fn rates(link: &LinkStatus, now: &JobStatus, before: Option<&JobStatus>) -> Option<[f64; 2]> {
     let before = before?;
     let seconds = now.moment.checked_sub(before.moment).filter(|passed| *passed > 0)? as f64 / 1e6;

@@ -1,6 +1,6 @@
-//! What events add up to: a listener of the engine's, which counts operations, how long they take and whom they wait for.
+//! Sums of events: a listener of the engine counts operations, how long they take and whom they wait for.
 //!
-//! It is called under the engine's lock, so it only adds numbers. Who reads them copies them first.
+//! It is called under the engine's lock, so it only adds numbers. Readers copy them first.
 
 use herringbone::core::collective::Collective;
 use herringbone::core::wire::Fingerprint;
@@ -17,7 +17,7 @@ pub(crate) const BOUNDS: [f64; 22] = [
     1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 25.0, 50.0, 100.0,
 ];
-/// Shorter silences are those of a busy machine.
+/// Shorter silences happen on a busy machine.
 const SUSPICIOUS: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(2);
 
 /// The collectives of messages.
@@ -26,7 +26,7 @@ const RECEIVE: &str = "receive";
 /// The algorithm of messages that went with what announced them.
 const ANNOUNCED: &str = "announced";
 
-/// What a call is counted as; `None` if it is no program's: what announces messages waits until there is one.
+/// How a call is counted; `None` if it is not the program's, because the receive of an announcement waits until there is a message.
 fn called(purpose: OperationPurpose, call: &Fingerprint) -> Option<&'static str> {
     match purpose {
         OperationPurpose::Sends => Some(SEND),
@@ -68,7 +68,7 @@ impl Histogram {
     }
 }
 
-/// How long operations of a kind took that ended well.
+/// How long the successful operations of a kind took.
 #[derive(Clone, Debug)]
 pub(crate) struct OperationCount {
     pub(crate) collective: &'static str,
@@ -76,14 +76,14 @@ pub(crate) struct OperationCount {
     pub(crate) seconds: Histogram,
 }
 
-/// What has happened in a process since it was first listened to.
+/// The events of a process since its first listener.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventCounts {
     /// The kinds of operations, in the order in which they came.
     pub(crate) operations: Vec<OperationCount>,
     /// How many ended with an error, by its kind.
     pub(crate) failures: BTreeMap<&'static str, u64>,
-    /// For how long operations have waited for a member: for how many of them each wait counts.
+    /// For how long operations have waited for a member, and the number of operations of each wait.
     pub(crate) waits: BTreeMap<String, Histogram>,
     /// How often something went wrong, by its kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
@@ -150,7 +150,7 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The counts of a process, which all its listeners add to.
+/// The counts of a process, to which all its listeners add.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedCounts(Arc<Mutex<EventCounts>>);
 
@@ -159,7 +159,7 @@ impl SharedCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What they are now.
+    /// Their present values.
     pub(crate) fn read(&self) -> EventCounts {
         self.lock().clone()
     }
@@ -185,7 +185,7 @@ struct Counting {
     followed: HashMap<OperationId, Followed>,
 }
 
-/// What the members of a job are called.
+/// The names of a job's members.
 #[derive(Debug)]
 enum Peers {
     /// By their names.
@@ -268,7 +268,7 @@ impl Sink for Counting {
                 let kind = if *receives { RECEIVE } else { SEND };
                 self.counts.lock().ended(|counts| counts.kind(kind, ANNOUNCED), *issued, now, result);
             }
-            // It is told again each second.
+            // The event repeats each second.
             TraceEvent::Suspected { silent, .. } if SUSPICIOUS.contains(silent) => self.fault("suspected"),
             TraceEvent::Lost { .. } => self.fault("lost"),
             TraceEvent::Fenced { .. } => self.fault("fenced"),
@@ -278,7 +278,7 @@ impl Sink for Counting {
 }
 
 impl Drop for Counting {
-    /// The job is over, and nobody waits in it any more.
+    /// The job is over, so all its waits end.
     fn drop(&mut self) {
         let mut counts = self.counts.lock();
         for wait in self.followed.values().filter_map(|followed| followed.wait) {

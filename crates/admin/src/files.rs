@@ -25,7 +25,7 @@ pub(crate) fn write(outlook: &Arc<Outlook>, directory: &str, who: String) -> io:
 fn run(outlook: &Weak<Outlook>, directory: &Path, who: &str) {
     let (mut has_warned, mut last, mut own) = (false, None, None::<(PathBuf, u64)>);
     while let Some(outlook) = outlook.upgrade() {
-        // Between two jobs the file stays that of the last one.
+        // Between two jobs the file of the last one stays.
         let name = outlook.name().or_else(|| last.clone());
         let Some(name) = name else {
             thread::sleep(PERIOD);
@@ -33,7 +33,7 @@ fn run(outlook: &Weak<Outlook>, directory: &Path, who: &str) {
         };
         let path = directory.join(format!("herringbone-{name}.prom"));
         let replaced = replace(&path, &metrics::text(&outlook));
-        // The rank may have another number in its next job. Its old file would be scraped for ever, unless it is another rank's by then.
+        // If the rank has another number in its next job, its old file would be scraped forever, unless another rank has taken it.
         if last.replace(name.clone()).is_some_and(|before| before != name)
             && let Some((path, _)) = own.take().filter(|(path, file)| file_at(path) == Some(*file))
         {
@@ -44,7 +44,7 @@ fn run(outlook: &Weak<Outlook>, directory: &Path, who: &str) {
             outlook.count_unwritten();
             if !std::mem::replace(&mut has_warned, true) {
                 let what = format_args!("HERRINGBONE_METRICS_FILE: cannot write {}: {error}", path.display());
-                warn(who, format_args!("{what}; it is tried again every {} s", PERIOD.as_secs()));
+                warn(who, format_args!("{what}; retrying every {} s", PERIOD.as_secs()));
             }
         }
         drop(outlook);
@@ -61,12 +61,12 @@ fn file_at(path: &Path) -> Option<u64> {
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     // The collector reads names that end in .prom.
     let unfinished = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
-    // What is left of a process that was killed, or a link that somebody has put there, is not written to.
+    // A killed process might have left the file, or somebody a link: neither is written to.
     let _removed = fs::remove_file(&unfinished);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&unfinished, path));
     written.inspect_err(|_| {
-        // The error is told; half a file is in nobody's way.
+        // The error is reported; half a file does no harm.
         let _removed = fs::remove_file(&unfinished);
     })
 }

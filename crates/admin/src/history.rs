@@ -1,4 +1,4 @@
-//! How many bytes in a second each member of a job has moved, over the last minutes.
+//! Bytes per second of each member of a job over the last minutes.
 
 use crate::ask::{Round, rates};
 use serde_json::{Map, Value, json};
@@ -12,14 +12,14 @@ const SAMPLES: usize = 1 << 16;
 /// How many are kept of a member at the least.
 const LEAST: usize = 16;
 
-/// What members have moved, by their addresses.
+/// The rates of members, by their addresses.
 #[derive(Debug, Default)]
 pub(crate) struct JobHistory {
     job: u64,
     members: BTreeMap<String, VecDeque<Sample>>,
 }
 
-/// Bytes in a second, at a moment in seconds of wall time.
+/// Bytes per second at a moment in seconds of wall time.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: f64,
@@ -28,7 +28,7 @@ struct Sample {
 }
 
 impl JobHistory {
-    /// Adds what a round says of the time since the one before.
+    /// Adds the rates of a round, which cover the time since the previous one.
     pub(crate) fn add(&mut self, round: &Round, at: f64) {
         if round.job != self.job {
             *self = Self { job: round.job, ..Self::default() };

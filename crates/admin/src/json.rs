@@ -1,11 +1,11 @@
-//! A round as one JSON object: what `herringbone status --json` prints.
+//! A round as one JSON object, as `herringbone status --json` prints it.
 
 use crate::ask::{AskedMember, Round, rates};
 use crate::waits::{self, group, name};
 use herringbone::status::{Activity, JobStatus, MemberId, TableServerStatus, Way};
 use serde_json::{Map, Value, json};
 
-/// How the job stands: its members, and who waits for whom.
+/// The state of a job: its members, and who waits for whom.
 pub fn object(round: &Round) -> Value {
     let roster = round.roster.as_ref();
     let called = |ids: &[MemberId]| ids.iter().map(|id| name(round, *id)).collect::<Vec<_>>();
@@ -34,7 +34,7 @@ pub fn object(round: &Round) -> Value {
     })
 }
 
-/// The number of a job: as an integer it would be longer than many programs read exactly.
+/// The number of a job as text: many programs cannot read an integer of this length exactly.
 pub fn number(job: u64) -> String {
     format!("{job:016x}")
 }
@@ -44,7 +44,7 @@ fn member(round: &Round, member: &AskedMember) -> Value {
     let mut fields = Map::from_iter([
         ("role".to_owned(), json!(member.role.map(|role| role.to_string()))),
         ("rank".to_owned(), json!(rank)),
-        // What errors and links call it where its rank or address is not known.
+        // Its name in errors and links if its rank or address is unknown.
         ("member".to_owned(), json!(member.id.map(MemberId::number))),
         ("address".to_owned(), json!(member.address)),
     ]);

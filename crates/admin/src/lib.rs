@@ -1,9 +1,9 @@
-//! How a job looks from outside: to those who ask all its members, and to browsers and Prometheus.
+//! A job from outside: for programs that ask all its members, for browsers and for Prometheus.
 //!
-//! [`ask`] asks every member of a job how it stands, [`waits`] puts together who waits for whom, and [`json`] makes one object of
+//! [`ask`] asks every member of a job for its state, [`waits`] finds out who waits for whom, and [`json`] makes one object of
 //! it; `herringbone status` shows the same. A process that [`attach`]es its communicators, or a reducer that [`shows`](show) itself, answers
-//! over HTTP where `HERRINGBONE_ADMIN` says: `/` is a live page, `/job.json` the job for programs, `/metrics` figures for Prometheus,
-//! `/healthz` and `/readyz` say whether the process lives and whether it is of use.
+//! over HTTP at the address in `HERRINGBONE_ADMIN`. `/` is a live page, `/job.json` the job for programs, `/metrics` figures for
+//! Prometheus. `/healthz` tells whether the process lives, `/readyz` whether it can work.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), herringbone::Error> {

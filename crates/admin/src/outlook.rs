@@ -1,4 +1,4 @@
-//! What this process has to show: its places in jobs, and the server that it runs.
+//! The state that this process shows: its places in jobs, and the server that it runs.
 
 use crate::events::SharedCounts;
 use crate::watch::{AskTarget, JobWatch};
@@ -17,37 +17,37 @@ const CHOSEN: usize = 8;
 /// Figures of this age were asked for by the same client.
 const JUST_NOW: Duration = Duration::from_millis(300);
 
-/// What there is to show of a process.
+/// The state of a process.
 pub(crate) struct Outlook {
     places: Mutex<Vec<SeenPlace>>,
-    /// What was counted in places that are not kept any more.
+    /// The counts of places that were dropped.
     past: Mutex<Stats>,
     server: Mutex<Option<ShownServer>>,
-    /// What has happened, as listeners hear it.
+    /// The events that listeners have counted.
     events: SharedCounts,
     /// How often the file of metrics could not be written.
     unwritten: AtomicU64,
     watch: Arc<JobWatch>,
-    /// What is known of jobs of the server that somebody has asked for.
+    /// The known state of the server's jobs that somebody has asked for.
     chosen: Mutex<BTreeMap<u64, Arc<JobWatch>>>,
     own: Weak<Self>,
 }
 
-/// A place in a job, and how it stood when it was last looked at.
+/// A place in a job, and its last known state.
 #[derive(Clone)]
 pub(crate) struct SeenPlace {
     pub(crate) view: JobView,
     pub(crate) known: Option<Known<JobFigures>>,
 }
 
-/// The server of this process, and how it stood when it was last looked at.
+/// The server of this process, and its last known state.
 #[derive(Clone)]
 pub(crate) struct ShownServer {
     pub(crate) view: ServerView,
     pub(crate) known: Option<Known<ServerFigures>>,
 }
 
-/// How a process stood, and when.
+/// The state of a process, and its time.
 pub(crate) struct Known<T> {
     pub(crate) figures: Arc<T>,
     at: Instant,
@@ -67,7 +67,7 @@ impl<T> Known<T> {
     /// How old it is.
     pub(crate) fn age(&self) -> Duration {
         let age = self.at.elapsed();
-        // What was asked for just now is new.
+        // An answer to the same request is new.
         if age < JUST_NOW { Duration::ZERO } else { age }
     }
 }
@@ -104,13 +104,13 @@ impl Outlook {
         self.own_server().as_ref().map(|server| server.view.clone())
     }
 
-    /// The same, as it stands or stood when the engines of all its jobs were last free.
+    /// The same, in its present state, or in the state when the engines of all its jobs were last free.
     pub(crate) fn look_at_server(&self) -> Option<ShownServer> {
         // Nothing is asked for under this lock.
         let mut server = self.own_server().clone()?;
         if let Some(figures) = server.view.figures().filter(|figures| figures.busy == 0) {
             server.known = Some(Known::now(figures));
-            // What another thread has found meanwhile is as new.
+            // An answer that another thread has meanwhile got is as new.
             *self.own_server() = Some(server.clone());
         }
         Some(server)
@@ -177,7 +177,7 @@ impl Outlook {
         })
     }
 
-    /// Its places in jobs, as they stand or stood when their engines were last free.
+    /// Its places in jobs, in their present state, or in the state when their engines were last free.
     pub(crate) fn look(&self) -> Vec<SeenPlace> {
         // Nothing is asked for under this lock.
         let mut places = self.places().clone();
@@ -201,7 +201,7 @@ impl Outlook {
         places
     }
 
-    /// What was counted in these places and all before them.
+    /// The counts of these places and all before them.
     pub(crate) fn counted(&self, places: &[SeenPlace]) -> Stats {
         let mut all = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known = places.iter().filter_map(|place| place.known.as_ref());

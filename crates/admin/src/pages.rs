@@ -1,4 +1,4 @@
-//! The pages, and what each is made of.
+//! The pages and their content.
 
 use crate::http::listener::Site;
 use crate::http::request::PageRequest;
@@ -55,7 +55,7 @@ impl Site for AdminPages {
             },
             path => match ASSETS.iter().find(|asset| asset.path == path) {
                 Some(asset) => PageResponse::page(asset.kind, asset.text.as_bytes()),
-                None => PageResponse::line(404, "there are /, /job.json, /metrics, /healthz and /readyz"),
+                None => PageResponse::line(404, "the pages are /, /job.json, /metrics, /healthz and /readyz"),
             },
         }
     }
@@ -73,27 +73,27 @@ impl AdminPages {
             Some(watch) => job_page(&watch),
             None => PageResponse::line(
                 404,
-                "this process is not in that job and does not serve it, or shows 8 others: /job.json has the numbers of its jobs",
+                "this process is not in that job, does not serve it, or already shows 8 others: /job.json lists its jobs",
             ),
         }
     }
 
-    /// Whether the process is of use: it is in a job that can continue, or it serves.
+    /// Whether the process is ready: it is in a job that can continue, or it serves.
     fn readiness(&self) -> PageResponse {
         if let Some(server) = self.outlook.server() {
             return match server.is_serving() {
-                true => PageResponse::line(200, "it serves"),
-                false => PageResponse::line(503, "it ends"),
+                true => PageResponse::line(200, "serving"),
+                false => PageResponse::line(503, "ending"),
             };
         }
         let Some(view) = self.outlook.present() else {
-            return PageResponse::line(503, "it is in no job");
+            return PageResponse::line(503, "not in a job");
         };
         let place = self.outlook.look().into_iter().find(|place| place.view.is_same(&view));
         let lost = place.and_then(|place| place.known?.figures.whole.as_ref()?.lost.clone());
         match lost {
-            None => PageResponse::line(200, "it is in a job"),
-            Some(why) => PageResponse::line(503, &format!("its job cannot continue: {why}")),
+            None => PageResponse::line(200, "in a job"),
+            Some(why) => PageResponse::line(503, &format!("the job cannot continue: {why}")),
         }
     }
 }
@@ -101,7 +101,7 @@ impl AdminPages {
 fn job_page(watch: &Arc<JobWatch>) -> PageResponse {
     match watch.job() {
         Some(text) => PageResponse::page("application/json", text.as_bytes()),
-        None => PageResponse::line(503, "this process is in no job, or its members have not answered yet"),
+        None => PageResponse::line(503, "this process is not in a job, or its members have not answered yet"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where the pages of a process begin: when its first communicator, or its server, is there.
+//! Starts the pages of a process with its first communicator or its server.
 
 use crate::files;
 use crate::http::gate::{Gate, is_same};
@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-/// The shortest token that is taken where other hosts are answered.
+/// The shortest token with which other hosts get answers.
 const TOKEN_CHARACTERS: usize = 16;
-/// How often it is tried to have what this process shows: a child may have been forked while another thread had it.
+/// How often the lock is tried: another thread might have held it when this process was forked.
 const TRIES: u32 = 100;
 
-/// Why nothing is answered over HTTP.
+/// Why no request gets an answer over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminError(String);
 
@@ -33,7 +33,7 @@ impl fmt::Display for AdminError {
 
 impl std::error::Error for AdminError {}
 
-/// What this process shows, and in which generation of processes it began.
+/// The state that this process shows, and the generation of processes in which it began.
 struct Shown {
     generation: u64,
     outlook: Arc<Outlook>,
@@ -42,8 +42,9 @@ struct Shown {
 
 static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
 
-/// Shows how this process stands in a job where `HERRINGBONE_ADMIN` says, until the process ends: also in the next jobs that it attaches.
-/// The communicator is not kept. If nothing can be shown, a warning says why, and the job is not touched.
+/// Shows the state of this process in a job at the address in `HERRINGBONE_ADMIN` until the process ends. Later jobs that it attaches
+/// are shown at the same address. The communicator is not kept. If the address cannot be used, a warning gives the reason, and the
+/// job continues.
 pub fn attach(communicator: &Communicator) {
     // A value that makes no sense has failed the call that formed the job.
     let Ok(settings) = AdminSettings::of(&Environment::of_process()) else { return };
@@ -79,10 +80,10 @@ pub fn attach(communicator: &Communicator) {
     }
 }
 
-/// Shows how a server stands at the address that the settings name, until the process ends.
+/// Shows the state of a server at the address in the settings, until the process ends.
 ///
 /// # Errors
-/// If nothing can be listened at there, or the token does not do.
+/// If this process cannot listen there, or the token is missing or too short.
 pub fn show(server: &Server, settings: &AdminSettings) -> Result<(), AdminError> {
     if settings.listen.is_none() && settings.files.is_none() {
         return Ok(());
@@ -136,7 +137,7 @@ fn write_files(outlook: &Arc<Outlook>, settings: &AdminSettings, who: &str) -> R
         .map_err(|error| AdminError(format!("HERRINGBONE_METRICS_FILE: cannot start a thread: {error}")))
 }
 
-/// Begins to listen, and says where.
+/// Begins to listen, and logs the address.
 fn listen(
     outlook: &Arc<Outlook>,
     settings: &AdminSettings,
@@ -151,7 +152,7 @@ fn listen(
     let port = match port {
         0 => 0,
         port => u16::try_from(u32::from(*port) + local_rank)
-            .map_err(|_| failed(format_args!("there is no port {port} + {local_rank}")))?,
+            .map_err(|_| failed(format_args!("port {port} + local rank {local_rank} is above 65535")))?,
     };
     let mut found =
         (host.as_str(), port).to_socket_addrs().map_err(|error| failed(format_args!("{host}: {error}")))?;
@@ -167,24 +168,21 @@ fn listen(
     Ok(())
 }
 
-/// Whether what is shown at an address is shown to those alone that may see it.
+/// Checks that only authorized clients can see the pages at an address.
 fn check_token(address: SocketAddr, token: Option<&str>, job_token: Option<&str>) -> Result<(), String> {
     if let (Some(token), Some(job)) = (token, job_token)
         && is_same(token.as_bytes(), job.as_bytes())
     {
-        return Err("HERRINGBONE_ADMIN_TOKEN is the job's token, which must not travel over plain HTTP: set another text".to_owned());
+        return Err("HERRINGBONE_ADMIN_TOKEN is the job's token, which must not travel over plain HTTP: set a different text".to_owned());
     }
     if address.ip().is_loopback() {
         return Ok(());
     }
     let example = "for instance HERRINGBONE_ADMIN_TOKEN=$(openssl rand -hex 32)";
     match token.map(|token| token.chars().count()) {
-        None => Err(format!(
-            "{} is not loopback, so HERRINGBONE_ADMIN_TOKEN has to be set, {example}",
-            address.ip()
-        )),
+        None => Err(format!("{} is not loopback: set HERRINGBONE_ADMIN_TOKEN, {example}", address.ip())),
         Some(count) if count < TOKEN_CHARACTERS => Err(format!(
-            "{} is not loopback, and HERRINGBONE_ADMIN_TOKEN has fewer than {TOKEN_CHARACTERS} characters: others could guess it; set \
+            "{} is not loopback, and HERRINGBONE_ADMIN_TOKEN has fewer than {TOKEN_CHARACTERS} characters, so others could guess it: set \
              a longer one, {example}",
             address.ip()
         )),

@@ -1,20 +1,20 @@
-//! Who waits for whom, put together from what each member says.
+//! Who waits for whom, from the answers of all members.
 
 use crate::ask::{AskedMember, Round};
 use herringbone::core::session::Ranks;
 use herringbone::status::{InFlight, MemberId, Role};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// That some members wait for one.
+/// Some members wait for one.
 #[derive(Debug)]
 pub struct Wait<'a> {
     /// Whom they wait for.
     pub on: MemberId,
     /// Who waits.
     pub by: Vec<MemberId>,
-    /// The oldest of the operations in which they do.
+    /// The oldest operation in which they wait.
     pub operation: &'a InFlight,
-    /// How many more there are.
+    /// The number of further operations.
     pub more: usize,
     /// Why, as far as that is known.
     pub why: Option<&'static str>,
@@ -23,10 +23,10 @@ pub struct Wait<'a> {
 /// An operation, as all ranks call it.
 type Key<'a> = (u32, Option<u64>, &'a str);
 
-/// Who waits in it, and how it stands where it was called first.
+/// Who waits in it, and its state at the member that called it first.
 type Waiters<'a> = (BTreeSet<MemberId>, &'a InFlight);
 
-/// Who is waited for, by whom. Those who wait themselves come last.
+/// All waits. Members that wait themselves come last.
 pub fn of(round: &Round) -> Vec<Wait<'_>> {
     let mut found: BTreeMap<MemberId, BTreeMap<Key<'_>, Waiters<'_>>> = BTreeMap::new();
     for member in &round.members {
@@ -76,7 +76,7 @@ fn why(round: &Round, on: MemberId, operation: &InFlight) -> Option<&'static str
     }
 }
 
-/// Members as people call them: `ranks 0, 2-5 and reducer 10.0.0.5:7070`.
+/// Members for people: `ranks 0, 2-5 and reducer 10.0.0.5:7070`.
 pub fn names(round: &Round, members: &[MemberId]) -> String {
     let roster = round.roster.as_ref();
     let mut ranks: Vec<u32> =
@@ -91,7 +91,7 @@ pub fn names(round: &Round, members: &[MemberId]) -> String {
     }
 }
 
-/// A member as people call it.
+/// A member for people.
 pub fn name(round: &Round, id: MemberId) -> String {
     match &round.roster {
         Some(roster) if roster.is_reducer(id) => format!("reducer {}", roster.name(id)),

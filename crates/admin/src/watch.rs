@@ -1,4 +1,4 @@
-//! One asker for a process: a thread that asks all members of the job when somebody looks, and now and then if nobody does.
+//! One asker for a process: a thread that asks all members of the job often while somebody looks, and rarely otherwise.
 
 use crate::ask::Asker;
 use crate::history::JobHistory;
@@ -9,11 +9,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How old an answer may be that is given again.
+/// How old an answer can be to be given again.
 const FRESH: Duration = Duration::from_secs(1);
 /// How long somebody waits who wants a new one: then the last one is given.
 const PATIENCE: Duration = Duration::from_millis(2500);
-/// How many wait at once for a new one: others get the last one, and clients who ask for something else find a place.
+/// How many wait at once for a new one. Others get the last one, so that places remain for clients with other requests.
 const WAITING: usize = 8;
 /// How long after somebody has looked all are asked each second.
 const LOOKED_AT: Duration = Duration::from_secs(60);
@@ -174,9 +174,9 @@ impl JobWatch {
         self.state().looked.is_some_and(|looked| looked.elapsed() < LOOKED_AT)
     }
 
-    /// Waits until all have to be asked again: `pause` after they were if somebody looks, later if nobody does, and at once if a job
-    /// begins. Who looks after the pause, or as the first for long, need not wait. Returns whether the thread goes on: that of one of
-    /// many jobs ends when nobody looks, and the next who looks starts it again.
+    /// Waits until all have to be asked again: `pause` after the last time if somebody looks, later if nobody does, and at once if a job
+    /// begins. A client that looks after the pause, or as the first for long, need not wait. Returns whether the thread continues: the
+    /// thread of one of many jobs ends when nobody looks, and the next client starts it again.
     fn rest(&self, began: Instant, pause: Duration, samples: bool) -> bool {
         let mut state = self.state();
         loop {

@@ -1,4 +1,4 @@
-//! `herringbone advise`: how many reducers are worth their price.
+//! `herringbone advise`: the number of reducers that is worth its price.
 
 mod facts;
 mod pictured;
@@ -15,10 +15,10 @@ use std::{fmt::Write as _, io::Write, path::PathBuf};
 
 /// Find how many reducers are worth their price
 ///
-/// Closed forms for buffers so large that only links count; `herringbone simulate` has latencies and threads, too. Of radix, mixed
-/// and reduction_server the fastest is taken for each number of reducers.
+/// Uses closed forms for large buffers, where only links matter; `herringbone simulate` includes latencies and
+/// threads. Each number of reducers uses the fastest of radix, mixed and reduction_server.
 ///
-/// Workers, bytes, computing and overlap come from the options or from what a running job tells of itself (--from).
+/// Workers, bytes, computing and overlap come from options or from a running job (--from).
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct AdviseOptions {
     #[command(flatten)]
@@ -29,19 +29,19 @@ pub(crate) struct AdviseOptions {
     /// Gbit/s of a reducer's port, each way
     #[arg(long, value_name = "G", value_parser = above_zero(1e9))]
     reducer_gbps: f64,
-    /// Price of a worker's hour
+    /// Price of a worker per hour
     #[arg(long, value_name = "P", value_parser = decimal(0.0..=1e9), requires = "price_reducer")]
     price_worker: Option<f64>,
-    /// Price of a reducer's hour
+    /// Price of a reducer per hour
     #[arg(long, value_name = "P", value_parser = decimal(0.0..=1e9), requires = "price_worker")]
     price_reducer: Option<f64>,
-    /// The most reducers; a few more than are enough unless said
+    /// Most reducers to try [default: a few more than enough]
     #[arg(long, value_name = "M", value_parser = whole(1..=65536))]
     most: Option<u32>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long, conflicts_with = "csv")]
     json: bool,
-    /// Lines of comma-separated values
+    /// Print comma-separated values
     #[arg(long)]
     csv: bool,
     /// Draw step time and price over the number of reducers into this file
@@ -52,25 +52,25 @@ pub(crate) struct AdviseOptions {
 /// What is known of the job.
 #[derive(Clone, Debug, clap::Args)]
 struct TrainingOptions {
-    /// What a job has written of itself: an object of Python's group.size, group.stats() and group.recent(); or what bench --json
-    /// or status --json have printed, which know less. Options go before it
+    /// Facts that a job has written: an object of Python's group.size, group.stats() and group.recent(), or the
+    /// output of bench --json or status --json, which have less. Options override the file
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Machines that train
+    /// Number of training machines
     #[arg(long, value_name = "N", value_parser = whole(1..=65536), required_unless_present = "from")]
     workers: Option<u32>,
-    /// Bytes that are summed in a step: of all gradients, such as 1.3G
+    /// Bytes summed per step, of all gradients, like 1.3G
     #[arg(long, value_name = "B", required_unless_present = "from")]
     bytes: Option<Bytes>,
-    /// Milliseconds of computing in a step, without communication
+    /// Milliseconds of computing per step, without communication
     #[arg(long, value_name = "MS", value_parser = above_zero(1e9), required_unless_present = "from")]
     step_ms: Option<f64>,
-    /// The part of computing behind which communication can hide, from 0 to 1, as DDP does it; 0 unless said
+    /// Fraction of computing that can hide communication, as in DDP, from 0 to 1 [default: 0]
     #[arg(long, value_name = "F", value_parser = decimal(0.0..=1.0))]
     overlap: Option<f64>,
 }
 
-/// The most rows that a table has unless they are asked for.
+/// The most rows of a table, unless `--most` asks for them.
 const ROWS: u32 = 64;
 
 pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcom
 }
 
 impl TrainingOptions {
-    /// All that has to be known: what options say, and else the file.
+    /// The facts from the options, and otherwise from the file.
     fn facts(&self) -> Result<JobFacts, Failure> {
         let facts = self.from.as_deref().map(facts::read).transpose()?.unwrap_or_default();
         let facts = JobFacts {
@@ -122,8 +122,8 @@ impl TrainingOptions {
         ];
         match (missing.iter().find(|(_, is)| *is), &self.from) {
             (Some((option, _)), Some(from)) => Err(Failure::Usage {
-                problem: format!("{} does not say what {option} would: {}", from.display(), facts.said),
-                hint: "give the option, too, or let the job write {\"size\": group.size, \"stats\": group.stats(), \"recent\": \
+                problem: format!("{} lacks the value of {option}: {}", from.display(), facts.said),
+                hint: "pass the option as well, or let the job write {\"size\": group.size, \"stats\": group.stats(), \"recent\": \
                        group.recent()}",
             }),
             _ => Ok(facts),
@@ -144,7 +144,7 @@ impl Advice {
         self.least(|offer| offer.step)
     }
 
-    /// The fewest reducers whose step costs least.
+    /// The fewest reducers with the cheapest step.
     fn cheapest(&self) -> &Offer {
         self.least(|offer| offer.price)
     }
@@ -163,7 +163,7 @@ impl Advice {
     fn break_even(&self) -> u32 {
         let (none, last) = (self.offers[0].price, self.offers[self.offers.len() - 1]);
         if last.reducers >= self.job.enough() && last.price <= none && self.job.reducer_price > 0.0 {
-            // From there on a step takes as long, and only the price rises.
+            // More reducers do not shorten the step, and only the price rises.
             let hourly = none * 3600.0 / last.step - f64::from(self.job.workers) * self.job.worker_price;
             return (hourly / self.job.reducer_price) as u32;
         }
@@ -198,7 +198,7 @@ impl Advice {
         text
     }
 
-    /// Of many rows those are told that say something: the first, powers of two, and where something begins or ends.
+    /// Whether a row of many is shown: the first, powers of two, and where something begins or ends.
     fn is_reported(&self, offer: &Offer) -> bool {
         let special =
             [self.fastest().reducers, self.cheapest().reducers, self.job.enough(), self.break_even()];
@@ -213,7 +213,7 @@ impl Advice {
     fn sentences(&self) -> Vec<String> {
         let fastest = self.fastest();
         let mut lines = vec![format!(
-            "fastest: {} reducers, a step of {:.1} ms; from {} on more do not help, as reducers then have the workers' rate together",
+            "fastest: {} reducers, a step of {:.1} ms; above {} more do not help, because together reducers then have the workers' rate",
             fastest.reducers,
             1e3 * fastest.step,
             self.job.enough()
@@ -226,13 +226,13 @@ impl Advice {
                 1e3 * cheapest.price
             ));
             lines.push(match self.break_even() {
-                0 => "break-even: no number of reducers costs less than none".to_owned(),
-                most => format!("break-even: up to {most} reducers a step costs no more than without"),
+                0 => "break-even: steps are cheapest without reducers".to_owned(),
+                most => format!("break-even: with up to {most} reducers a step costs no more than without"),
             });
         }
         let (worker, server) = self.job.rates_to_keep_up();
         lines.push(format!(
-            "to take no longer than computing, a worker's port would need {:.1} Gbit/s each way, one server for all {:.1}",
+            "to take no longer than computing, sums need {:.1} Gbit/s each way on a worker's port, and {:.1} Gbit/s on a single server for all workers",
             worker / 125e6,
             server / 125e6
         ));

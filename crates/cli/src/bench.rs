@@ -68,7 +68,7 @@ pub(crate) fn run(
     rows(options, &communicator, out)
 }
 
-/// Refuses what would change nothing.
+/// Refuses options without effect.
 fn has_use(options: &Options) -> Result<(), Failure> {
     let useless = [
         ("--root", options.root.is_some() && options.collective.root().is_none()),
@@ -80,7 +80,7 @@ fn has_use(options: &Options) -> Result<(), Failure> {
     let (op, dtype) = (options.op(), options.dtype);
     if !op.takes(dtype) {
         return Err(Failure::Usage {
-            problem: format!("--op {op} joins the bits of integers, and --dtype {dtype} is none"),
+            problem: format!("--op {op} needs integers, and --dtype {dtype} is not an integer type"),
             hint: "pass an integer type, like --dtype i32",
         });
     }
@@ -110,7 +110,7 @@ fn rows_of<T: Sample>(
 ) -> Result<Outcome, Failure> {
     if let Some(root) = options.collective.root().filter(|root| *root >= communicator.size()) {
         return Err(Failure::Usage {
-            problem: format!("--root {root} is none of {} ranks", communicator.size()),
+            problem: format!("--root {root} is not one of the {} ranks", communicator.size()),
             hint: "ranks count from 0",
         });
     }
@@ -191,13 +191,10 @@ mod tests {
             assert!(command.is_err(), "{args:?}");
         }
         for (args, name) in [
-            (&["--root", "1"][..], "--root changes nothing about all_reduce"),
-            (&["--collective", "broadcast", "--op", "max"], "--op changes nothing about broadcast"),
-            (&["--collective", "all_gather", "--mapped"], "--mapped changes nothing about all_gather"),
-            (
-                &["--collective", "reduce", "--processes", "2", "--reducers", "1"],
-                "--reducers changes nothing",
-            ),
+            (&["--root", "1"][..], "--root has no effect on all_reduce"),
+            (&["--collective", "broadcast", "--op", "max"], "--op has no effect on broadcast"),
+            (&["--collective", "all_gather", "--mapped"], "--mapped has no effect on all_gather"),
+            (&["--collective", "reduce", "--processes", "2", "--reducers", "1"], "--reducers has no effect"),
         ] {
             let error = run(&options(args), &[], &mut Vec::new()).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");

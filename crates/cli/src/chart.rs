@@ -1,4 +1,4 @@
-//! What charts share: axes with round numbers and units, and names at the ends of curves.
+//! The common parts of charts: axes with round numbers and units, and names at the ends of curves.
 
 use herringbone::svg::{FAINT, GREY, Point, Svg};
 use std::ops::Range;

@@ -16,7 +16,7 @@ use std::path::Path;
 /// Opens a file of events.
 ///
 /// # Errors
-/// If it cannot be read, or is no regular file: a FIFO would be waited for without end, and some files are read twice.
+/// If it cannot be read, or is not a regular file: the wait for a FIFO might never end, and some files are read twice.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     Ok(herringbone::open_user_file(path)?)
 }
@@ -49,7 +49,8 @@ impl ReadEvent {
     /// # Errors
     /// What is wrong with it, and where.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
-        let event = serde_json::from_slice(text).map_err(|error| format!("an event is no JSON: {error}"))?;
+        let event =
+            serde_json::from_slice(text).map_err(|error| format!("an event is not valid JSON: {error}"))?;
         Self::of(event)
     }
 

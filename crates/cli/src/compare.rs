@@ -1,4 +1,4 @@
-//! `herringbone compare`: real training under several architectures, which the Python package does.
+//! `herringbone compare`: real training under several architectures, in the Python package.
 
 use crate::{failure::Failure, outcome::Outcome, package::PackageProgram};
 use std::ffi::OsString;
@@ -7,13 +7,11 @@ const COMPARISON: PackageProgram = PackageProgram { verb: "compare", module: "he
 
 /// Train one network under several architectures and compare
 ///
-/// Workers, reducers and servers are real processes of this machine, over links of a limited rate if you ask for that. The result is
-/// a table, with --html FILE a page, too. For example: herringbone compare --workers 4 --rate 100Mbit --slow-worker 1:3x
-/// --architecture all-reduce,reduction-server,async,local-sgd:8
+/// Workers, reducers and servers are real processes on this machine, over rate-limited links if you ask for them. The
+/// result is a table, and with --html FILE also a page.
 ///
-/// The program is in the Python package and needs torch. The `herringbone` command of the wheel runs it at once, so its --help
-/// lists the flags. This command becomes that program in the first python3 of PATH: `python3 -m herringbone.compare --help` lists
-/// the flags, too. Exit code 1: an architecture failed, and the others have their rows.
+/// The program is in the Python package, needs torch, and runs in the first python3 on PATH. `python3 -m
+/// herringbone.compare --help` lists the flags. Exit code 1: an architecture failed; the others have their rows.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "herringbone compare [FLAGS]")]
 pub(crate) struct CompareOptions {

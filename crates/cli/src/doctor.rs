@@ -1,4 +1,4 @@
-//! `herringbone doctor`: what of this machine would get into a job's way, and the command that mends it.
+//! `herringbone doctor`: anything on this machine that would stop or slow a job, and the command that fixes it.
 
 mod finding;
 mod machine;
@@ -24,24 +24,24 @@ const SENTENCE_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::
 
 /// Check this machine before a job, and print fixes
 ///
-/// It looks at settings, launchers, ports, names, the network interface, limits, memory, the scheduler and the Python, calls the
-/// reducers of HERRINGBONE_REDUCERS and the servers of HERRINGBONE_TABLES, and changes nothing. Run it in the shell, or in the script of
-/// the launcher, that starts the ranks: then it reads the variables and limits that the ranks get. It takes ten seconds at the most
-/// for what does not answer.
+/// Checks settings, launchers, ports, names, the network interface, limits, memory, the scheduler and Python; calls
+/// the reducers of HERRINGBONE_REDUCERS and the servers of HERRINGBONE_TABLES; changes nothing. Run it in the shell
+/// or launcher script that starts the ranks, so that it reads their variables and limits. It waits at most ten
+/// seconds for answers.
 ///
-/// "wrong" means that a job fails here. "warning" means that some jobs fail or are slow here, and the sentence says which. Below
-/// the table stands what to do: lines of a shell, with comments, that can be pasted. The last line says whether a job can start
-/// here: the exit code is 0 if it can, also with warnings, and 1 if it cannot.
+/// "wrong" means that a job fails here; "warning", that some jobs fail or are slow, and the sentence names them.
+/// Fixes follow the table as shell lines to paste. The last line says whether a job can start here: exit code 0 if it
+/// can, even with warnings, and 1 if it cannot.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DoctorOptions {
-    /// The Python that runs your programs: one without herringbone is wrong; python3 on the path unless said
+    /// Python that runs your programs; it is wrong without herringbone [default: python3 on the path]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// The host of rank 0, to which the network interface is chosen; HERRINGBONE_STORE's unless said
+    /// Host of rank 0, which decides on the network interface [default: HERRINGBONE_STORE's]
     #[arg(long, value_name = "HOST")]
     rank0: Option<String>,
-    /// One JSON object per check instead of the table: check, level (ok, warning or wrong), says, advice, command; the last one is
-    /// the verdict, with can_start and how many are wrong and warnings
+    /// Print one JSON object per check: check, level (ok, warning or wrong), says, advice, command; the last is the
+    /// verdict: can_start, and how many are wrong or warnings
     #[arg(long)]
     json: bool,
 }
@@ -71,7 +71,7 @@ fn examine(options: &DoctorOptions, machine: &HostFiles) -> Vec<Finding> {
     let token = herringbone::token_from_env();
     let config = read.unwrap_or_else(|_| plain());
     findings.extend(network::check(&config, options.rank0.as_deref(), token.as_ref().ok()));
-    // With a token that cannot be read all servers would refuse.
+    // Without a readable token all servers would refuse.
     if let Ok(token) = &token {
         let is_forced = config.guided_by().forced.as_ref().is_some_and(Algorithm::needs_reducers);
         for (kind, name) in [
@@ -87,9 +87,9 @@ fn examine(options: &DoctorOptions, machine: &HostFiles) -> Vec<Finding> {
     findings
 }
 
-/// A table of what was found, what to do as a script that does nothing but that, and the verdict.
+/// A table of the findings, a script with the fixes, and the verdict.
 fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
-    let columns = ["check", "result", "what was found"];
+    let columns = ["check", "result", "finding"];
     let narrow = ColumnConstraint::ContentWidth;
     let widths = [(0, narrow), (1, narrow), (2, SENTENCE_WIDTH)];
     writeln!(out, "{}", table::sentences(&columns, &widths, findings.iter().map(Finding::cells)))?;
@@ -97,7 +97,7 @@ fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
     for finding in findings {
         let Some(remedy) = &finding.remedy else { continue };
         if !std::mem::replace(&mut titled, true) {
-            writeln!(out, "\nWhat to do:")?;
+            writeln!(out, "\nFixes:")?;
         }
         let [prose, command] = [&remedy.prose, &remedy.command].map(|text| table::visible(text));
         writeln!(out, "\n# {}: {prose}\n{command}", finding.check)?;

@@ -19,61 +19,59 @@ use herringbone::core::{
 };
 use herringbone::settings::{Environment, check};
 use herringbone::{Algorithm, Collective, DType, ReduceOp};
+use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, io::Write};
 
 /// The most ranks, and reducers.
 const MOST_RANKS: u32 = 16384;
-/// Sizes that meet most of the choices.
+/// Sizes that show most of the choices.
 const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 
 /// Show which algorithm a job would choose, and why
 ///
-/// The choice is made as a running group makes it, whose Communicator::explain says the same: by the number of bytes, of
-/// ranks, of their hosts and of reducers, unless HERRINGBONE_PLAN or HERRINGBONE_ALGORITHM says one; with
-/// HERRINGBONE_CALIBRATION by predicted times. Without it a job knows the round trips between its hosts, which it has measured as it
-/// formed: say them with --round-trip-us. What is folded is a sum.
+/// A running group makes the same choice (Communicator::explain): by bytes, ranks, hosts and reducers, or by
+/// predicted times with HERRINGBONE_CALIBRATION. HERRINGBONE_PLAN and HERRINGBONE_ALGORITHM override it. The
+/// reduction is a sum.
 ///
-/// With --compression, also what codecs would do to the predicted time of an all_reduce of f32 on these links.
-///
-/// One row per size. messages: what the busiest worker sends; bytes/link: what the busiest host's link carries each way,
-/// and a reducer has a host of its own. For a single size, and with --candidates, all ways that could be taken follow: the
-/// predicted time, what limits it, staging memory on the rank that needs most, and where the choice would change.
+/// messages: sent by the busiest worker. bytes/link: carried each way by the link of the busiest host; each reducer
+/// has its own host. A single size, or --candidates, also shows all candidates: predicted time, bottleneck, staging
+/// memory on the rank that needs most, and where the choice changes.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Workers
+    /// Number of workers
     #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
     ranks: u32,
-    /// Workers on each host, which are consecutive ranks; all on one host unless said
+    /// Workers per host, as consecutive ranks [default: all on one host]
     #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
     per_host: Option<u32>,
-    /// The fold order; HERRINGBONE_FOLD_ORDER's unless said
+    /// Fold order [default: HERRINGBONE_FOLD_ORDER, else ranks]
     #[arg(long, value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: Option<FoldOrder>,
-    /// Reducers
+    /// Number of reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=MOST_RANKS))]
     reducers: u32,
-    /// Microseconds of a round trip between hosts, as a job measures it; below 1000 it counts as none
+    /// Round trip between hosts in microseconds, which a job without a calibration measures; ignored below 1000
     #[arg(long, value_name = "T", value_parser = whole(1..=10_000_000))]
     round_trip_us: Option<u32>,
-    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded
-    /// up to whole elements; 4,1K,64K,1M,25M unless said
+    /// Bytes per rank, or of the whole buffer for collectives with parts, in whole elements: 4,64K,1.5M,1GiB, or
+    /// 1K..16M (doubling) [default: 4,1K,64K,1M,25M]
     #[arg(long, value_name = "LIST")]
     sizes: Option<Sizes>,
-    /// What is asked for: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),
-    /// all_to_all, barrier
+    /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all
+    /// or barrier
     #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = crate::names::collective(), hide_possible_values = true)]
     collective: Collective,
-    /// The elements' type
+    /// Type of the elements
     #[arg(long, default_value = "f32", value_parser = crate::names::one_of::<DType>(&DType::ALL.map(DType::name)))]
     dtype: DType,
-    /// Compare these codecs for an all_reduce of f32: all, or a list like int8,topk:0.01
+    /// Also predict an all_reduce of f32 with these codecs: all, or a list like int8,topk:0.01
     #[arg(long, value_name = "LIST")]
     compression: Option<Codecs>,
-    /// Show every candidate of every size, not only where one size is asked for
+    /// Show the candidates of every size, not only of a single one
     #[arg(long)]
     candidates: bool,
-    /// One JSON object per size instead of the table, with its candidates
+    /// Print one JSON object per size, with its candidates
     #[arg(long)]
     json: bool,
 }
@@ -83,7 +81,7 @@ impl Options {
         self.per_host.unwrap_or(self.ranks)
     }
 
-    /// From a host to another, in picoseconds, as it would be measured.
+    /// The measured latency between hosts, in picoseconds.
     fn latency(&self) -> Option<u64> {
         let trips = RoundTrips::new(&[0, self.round_trip_us?], &[0, 1]);
         trips.nanoseconds(&[0, 1]).map(|time| 1000 * time)
@@ -117,22 +115,18 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     Ok(Outcome::Passed)
 }
 
-/// Refuses what would change nothing.
+/// Refuses options without effect.
 fn has_use(options: &Options) -> Result<(), Failure> {
     if options.per_host() > options.ranks {
         return Err(Failure::Usage {
-            problem: format!(
-                "--per-host {} is more than there are ranks, {}",
-                options.per_host(),
-                options.ranks
-            ),
-            hint: "leave it out if all of them share a host",
+            problem: format!("--per-host {} is more than the {} ranks", options.per_host(), options.ranks),
+            hint: "leave it out if all ranks share a host",
         });
     }
     if options.round_trip_us.is_some() && options.per_host() == options.ranks {
         return Err(Failure::Usage {
-            problem: "--round-trip-us changes nothing where all ranks share a host".into(),
-            hint: "say --per-host, or leave it out",
+            problem: "--round-trip-us has no effect if all ranks share a host".into(),
+            hint: "pass --per-host, or leave it out",
         });
     }
     let barrier = options.collective == Collective::Barrier && options.sizes.is_some();
@@ -141,14 +135,14 @@ fn has_use(options: &Options) -> Result<(), Failure> {
         && (options.collective, options.dtype) != (Collective::AllReduce, DType::F32)
     {
         return Err(Failure::Usage {
-            problem: format!("{} of {} is not compressed", options.collective, options.dtype),
+            problem: format!("{} of {} cannot be compressed", options.collective, options.dtype),
             hint: "codecs are for all_reduce of f32; leave --compression out",
         });
     }
     if options.compression.is_some() && options.ranks == 1 {
         return Err(Failure::Usage {
-            problem: "a single rank has nobody to send to, with a codec or without".into(),
-            hint: "say more --ranks, or leave --compression out",
+            problem: "one rank alone sends nothing, so codecs have no effect".into(),
+            hint: "pass more --ranks, or leave --compression out",
         });
     }
     let useless = [("--sizes", barrier), ("--reducers", reducers)];
@@ -254,9 +248,15 @@ impl Row {
     fn cells(&self) -> [String; 6] {
         let Self { bytes, choice, cost, link, .. } = self;
         let messages = cost.worker.messages;
-        let figures = [u64::from(cost.rounds), u64::from(messages), *link].map(|figure| figure.to_string());
-        let [rounds, messages, link] = figures;
-        [bytes.to_string(), choice.algorithm.to_string(), rounds, messages, link, choice.why.clone()]
+        let size = |bytes: u64| HumanBytes(bytes).to_string();
+        [
+            size(*bytes),
+            choice.algorithm.to_string(),
+            cost.rounds.to_string(),
+            messages.to_string(),
+            size(*link),
+            choice.why.clone(),
+        ]
     }
 
     fn object(&self, options: &Options) -> Value {
@@ -446,7 +446,7 @@ mod tests {
             assert_eq!(rows[0].bytes, u64::MAX);
             print(&options(&args), &rows, &mut out).unwrap();
             let output = String::from_utf8(out).unwrap();
-            assert_eq!(output.matches("more segments than can be counted").count(), tables, "{output}");
+            assert_eq!(output.matches("too many segments to count").count(), tables, "{output}");
         }
     }
 
@@ -456,15 +456,15 @@ mod tests {
             (&["--ranks", "4", "--per-host", "8"][..], "--per-host 8 is more than there are ranks, 4"),
             (
                 &["--ranks", "4", "--round-trip-us", "9"],
-                "--round-trip-us changes nothing where all ranks share a host",
+                "--round-trip-us has no effect if all ranks share a host",
             ),
             (
                 &["--ranks", "4", "--collective", "reduce", "--reducers", "1"],
-                "--reducers changes nothing about reduce",
+                "--reducers has no effect on reduce",
             ),
             (
                 &["--ranks", "4", "--collective", "barrier", "--sizes", "4"],
-                "--sizes changes nothing about barrier",
+                "--sizes has no effect on barrier",
             ),
             (&["--ranks", "4", "--collective", "reduce(4)"], "root 4 is not in a group of 4"),
         ] {

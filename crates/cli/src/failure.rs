@@ -1,4 +1,4 @@
-//! Why a verb could not run to its end, in words that say what to do next.
+//! Failures of verbs, with hints about the next step.
 
 use herringbone::ErrorKind;
 use std::fmt::{self, Display};
@@ -13,26 +13,26 @@ pub(crate) const USAGE: i32 = 2;
 pub(crate) const RUN: i32 = 3;
 
 /// Where an option does nothing for the collective.
-pub(crate) const ABOUT_COLLECTIVE: &str = "leave it out, or say with --collective what it is meant for";
+pub(crate) const ABOUT_COLLECTIVE: &str = "leave it out, or pass the --collective that it is for";
 /// Where an option does nothing for the algorithm.
-pub(crate) const ABOUT_ALGORITHM: &str = "leave it out, or say with --algorithm what it is meant for";
+pub(crate) const ABOUT_ALGORITHM: &str = "leave it out, or pass the --algorithm that it is for";
 
 /// A verb's failure; [`code`](Self::code) is the exit code.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Arguments that fit the grammar and still cannot be used.
+    /// Arguments that can be parsed but not used.
     #[error("{problem}; {hint}")]
     Usage { problem: String, hint: &'static str },
     /// A simulation that never ends, which is a fault of this library; the text names the ranks that wait.
     #[error("{problem}")]
     Stalled { problem: String },
-    /// What the engine reported. Its text names itself, the ranks and the next thing to do.
+    /// An error of the engine, whose text names itself, the ranks and the next step.
     #[error(transparent)]
     Engine(#[from] herringbone::Error),
     /// Settings that cannot be used; each text names one.
     #[error("{}", lines(.0))]
     Settings(Vec<herringbone::Error>),
-    /// No process that was asked has answered; says why of each.
+    /// No process has answered; the text has the reason of each.
     #[error("{problem}\n{hint}")]
     Unanswered { problem: String, hint: &'static str },
     /// The operating system refused something.
@@ -66,9 +66,7 @@ impl Failure {
         hint: &'static str,
     ) -> Result<(), Self> {
         match options.iter().find(|(_, useless)| *useless) {
-            Some((name, _)) => {
-                Err(Self::Usage { problem: format!("{name} changes nothing about {asked}"), hint })
-            }
+            Some((name, _)) => Err(Self::Usage { problem: format!("{name} has no effect on {asked}"), hint }),
             None => Ok(()),
         }
     }
@@ -99,14 +97,14 @@ fn shell_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// How a rank of a launched program has failed since its last progress; as text, what to do about it.
+/// The failures of a rank of a launched program since its last progress; its text tells what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankFailure {
     /// The rank.
     pub rank: usize,
-    /// How each of its starts since then ended, in order; at least one.
+    /// The end of each start since then, in order; at least one.
     pub endings: Vec<ExitStatus>,
-    /// All other ranks have succeeded and left, so that it would wait for them in vain.
+    /// Whether all other ranks have succeeded and left, so that it would wait for them forever.
     pub others_have_left: bool,
 }
 
@@ -132,21 +130,18 @@ impl fmt::Display for RankFailure {
         if self.others_have_left {
             return write!(
                 f,
-                "rank {rank} ended with {listed} after the other ranks had left, so it is not started again. All have come to \
-                 the program's end, and what rank {rank} does after that is missing"
+                "rank {rank} ended with {listed} after the other ranks had left, so it is not restarted. All ranks have reached \
+                 the program's end; only the work of rank {rank} after that point is missing"
             );
         }
         if failures == 1 {
-            return write!(
-                f,
-                "rank {rank} failed first, with {listed}; its own message is above, if it left one"
-            );
+            return write!(f, "rank {rank} failed first, with {listed}; its own message, if any, is above");
         }
         write!(
             f,
-            "rank {rank} failed {failures} times without progress between, with {listed}; its own messages are above, if \
-             it left any. Correct the program, or raise --max-attempts. If the program does make progress, have it write \
-             the number of each checkpoint to the file that HERRINGBONE_PROGRESS_FILE names, as RABIT's checkpoint does"
+            "rank {rank} failed {failures} times without progress in between, with {listed}; its own messages, if any, are above. \
+             Correct the program, or raise --max-attempts. If the program does make progress, let it write \
+             the number of each checkpoint to the file in HERRINGBONE_PROGRESS_FILE, like RABIT's checkpoint"
         )
     }
 }

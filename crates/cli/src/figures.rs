@@ -1,4 +1,4 @@
-//! `herringbone figures`: what articles say of sums of gradients, beside what Herringbone's schedules and simulations come to.
+//! `herringbone figures`: numbers of articles about sums of gradients, compared with Herringbone's schedules and simulations.
 
 mod fairring;
 mod figure;
@@ -21,20 +21,19 @@ use std::{io::Write, path::PathBuf};
 
 /// Regenerate published figures and compare their numbers
 ///
-/// DIR gets a page, index.md, and for each figure a picture, a table of the article's claims and the points of its curves. The table
-/// says which numbers are predicted, which one was fitted, and why ours differ where they do. Only numbers of the articles' texts are
-/// compared.
+/// Writes a page, index.md, and for each figure a picture, a table of the article's claims and the points of its
+/// curves. The table shows which numbers are predicted, which one was fitted, and why ours differ.
 ///
-/// Every input of a figure is an option. The articles' numbers belong to the defaults.
+/// Every input of a figure is an option; the articles' numbers belong to the defaults.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FiguresOptions {
-    /// The folder that the figures are written to
+    /// Folder to write to
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     /// Only these figures
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = figure_name())]
     only: Vec<&'static KnownFigure>,
-    /// One JSON object in place of the tables
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -140,7 +139,7 @@ fn refuse_useless(options: &FiguresOptions, chosen: &[&KnownFigure]) -> Result<(
         let given = (known.inputs)(&options.inputs);
         let is_useless = |(input, default): (&FigureInput, &FigureInput)| (input.option, input != default);
         let useless: Vec<_> = given.iter().zip(&(known.inputs)(&defaults)).map(is_useless).collect();
-        Failure::if_useless(&useless, names.join(","), "name its figure with --only, too, or leave it out")?;
+        Failure::if_useless(&useless, names.join(","), "add its figure to --only, or leave it out")?;
     }
     Ok(())
 }

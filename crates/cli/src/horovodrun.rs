@@ -8,9 +8,8 @@ const LAUNCHER: PackageProgram =
 
 /// Start a Horovod program, with Horovod's flags
 ///
-/// The launcher is in the Python package, and the `herringbone` command of the wheel runs it at once, so its --help lists the
-/// flags. This command becomes that program in the first python3 of PATH: `python3 -m herringbone.horovod.horovodrun --help`
-/// lists the flags, too. The exit code is that of the rank that failed first.
+/// The launcher is in the Python package and runs in the first python3 on PATH. `python3 -m
+/// herringbone.horovod.horovodrun --help` lists the flags. The exit code is that of the first rank to fail.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "herringbone horovodrun -np N [FLAGS] COMMAND...")]
 pub(crate) struct HorovodrunOptions {

@@ -6,7 +6,7 @@ use herringbone::{Communicator, Config, settings::Environment};
 /// The job that the environment describes. Where there is none, `alone` says how to start one.
 pub(crate) fn of_environment(alone: &'static str) -> Result<Config, Failure> {
     if Environment::of_process().place()?.is_none() {
-        let problem = "no job: no launcher has started this process".to_owned();
+        let problem = "no job: this process was not started by a launcher".to_owned();
         return Err(Failure::Usage { problem, hint: alone });
     }
     Config::from_env().map_err(|error| {

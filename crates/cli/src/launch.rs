@@ -29,51 +29,48 @@ use std::process::{Command, Stdio};
 
 /// Start a program as several ranks of this machine
 ///
-/// A rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and in
-/// HERRINGBONE_STORE without torch. Each line of its output begins with the rank. Unless they are set, PYTHONUNBUFFERED
-/// is 1 and, for several ranks, OMP_NUM_THREADS is 1. Unless HERRINGBONE_TOKEN, HERRINGBONE_TOKEN_FILE, HERRINGBONE_REDUCERS or
-/// HERRINGBONE_TABLES is set, HERRINGBONE_TOKEN is a token drawn for this job, so that no other user's process can take part.
+/// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and, for programs without
+/// torch, HERRINGBONE_STORE. PYTHONUNBUFFERED and, with several ranks, OMP_NUM_THREADS default to 1.
+/// HERRINGBONE_TOKEN defaults to a token drawn for this job, unless HERRINGBONE_TOKEN_FILE, HERRINGBONE_REDUCERS or
+/// HERRINGBONE_TABLES is set. Each line of output begins with the rank.
 ///
-/// With --max-attempts K a rank that fails starts again, alone and with the same environment, while the others run on. They
-/// get an error for the lost rank, and take the new process in with `replace()`. DMLC_NUM_ATTEMPT is the number of the start,
-/// from 0. A rank that fails K times without progress ends the job. Progress is another number in the file that
-/// HERRINGBONE_PROGRESS_FILE names, such as the number of the last checkpoint, written by the program. Programs with RABIT's
-/// interface do all this by themselves. A rank that succeeds is done, and no rank starts again once the job ends. If all others have
-/// written `complete` in place of a number and succeeded, a rank that fails would wait for them in vain, so it ends the job. Programs
-/// with RABIT's interface write it at their end, and ranks of `herringbone.optim` with elastic=True once they have met.
+/// With --max-attempts K a failed rank restarts alone, with the same environment and DMLC_NUM_ATTEMPT, the number of
+/// the start from 0. The others get an error and take the new process in with `replace()`. A rank that fails K times
+/// without progress ends the job. Progress is a new number in the file HERRINGBONE_PROGRESS_FILE, such as the last
+/// checkpoint; programs with RABIT's interface write it themselves. A failed rank also ends the job if all others
+/// have written `complete` there and succeeded.
 ///
-/// If a rank ends the job, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
-/// seconds more. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on; a second one kills the ranks. SIGUSR1 and
-/// SIGUSR2 are passed on, too. Once the ranks have ended, SIGTERM asks the reducers to end, and SIGKILL ends those that have not
-/// after 3 seconds, and the servers of tables.
+/// If a rank ends the job, the others have 2 seconds to report it, then get SIGTERM, and SIGKILL 30 seconds later.
+/// SIGINT (Ctrl-C), SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on; a second one of the first four kills
+/// the ranks. After the ranks, reducers and table servers get SIGTERM, and SIGKILL 3 seconds later.
 ///
-/// The exit code is that of the rank that failed first, or 128 and the number of the signal that ended it.
+/// The exit code is that of the first rank to fail, or 128 plus the number of the signal that ended it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(override_usage = "herringbone launch -n N [OPTIONS] -- COMMAND...")]
 pub(crate) struct Options {
-    /// How many ranks to start
+    /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", value_parser = ranks, required_unless_present = "child")]
     ranks: Option<u32>,
-    /// Start M reducers as well, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
+    /// Also start M reducers, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
     #[arg(long, value_name = "M", value_parser = whole(1..=256))]
     reducers: Option<u32>,
-    /// Start M servers of tables as well, for programs with a ParameterServer
+    /// Also start M table servers, for programs with a ParameterServer
     #[arg(long, value_name = "M", value_parser = whole(1..=256))]
     tables: Option<u32>,
-    /// How many copies each range of a table has on other servers; 0: none, and a server that dies loses what it has
+    /// Copies of each range of a table on other servers; 0: a server that dies loses its data
     #[arg(long, value_name = "K", requires = "tables", default_value_t = 0, value_parser = whole(0..=255))]
     replicas: u32,
-    /// Where the servers write tables, as those of `herringbone serve --tables --data DIR` do: a later job whose program asks for the
-    /// tables with `restore` continues with them
+    /// Folder where servers write tables, as serve's --data; a later job whose program calls `restore` continues with
+    /// them
     #[arg(long, value_name = "DIR", requires = "tables")]
     tables_data: Option<String>,
-    /// How often a rank's program starts until it succeeds or makes progress; 1: a rank that fails ends the job
+    /// Starts of a rank without success or progress; 1: a rank that fails ends the job
     #[arg(long, value_name = "K", value_parser = whole(1..=u32::MAX), default_value_t = 1)]
     max_attempts: u32,
-    /// Run a program that asks torch.distributed for this backend on Herringbone, without an edit
+    /// Run a program that asks torch.distributed for this backend on Herringbone, without edits
     #[arg(long, value_name = "BACKEND", value_parser = ["gloo"])]
     replace: Option<String>,
-    /// The form of log lines on standard error: text, or json, an object on each line, before which no rank is written [default:
+    /// Form of log lines on standard error: text, or json, one object per line without the rank [default:
     /// HERRINGBONE_LOG_FORMAT, else text]
     #[arg(long, value_name = "FORM")]
     log_format: Option<LogFormat>,
@@ -95,7 +92,7 @@ fn ranks(text: &str) -> Result<u32, String> {
 pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failure> {
     let Some((program, arguments)) = options.command.split_first() else {
         return Err(Failure::Usage {
-            problem: "there is no command to start".to_owned(),
+            problem: "the command to start is missing".to_owned(),
             hint: "write it at the end, as in `herringbone launch -n 4 -- python train.py`",
         });
     };
@@ -145,7 +142,7 @@ fn exec_program(parent: i32, command: &mut Command) -> Failure {
     Failure::system(format!("cannot start `{program}`"))(command.stdin(Stdio::null()).exec())
 }
 
-/// What the environment of all ranks holds; starts the reducers that it names.
+/// The environment of all ranks; starts the reducers that it names.
 fn common(
     options: &Options,
     ranks: u32,

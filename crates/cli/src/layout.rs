@@ -1,4 +1,4 @@
-//! Jobs that are only thought of: how many ranks are on which hosts.
+//! Imagined jobs: the number of ranks on each host.
 
 use herringbone::{Algorithm, FoldOrder};
 
@@ -22,7 +22,7 @@ pub(crate) fn follows_hosts(algorithm: &Algorithm, order: FoldOrder) -> bool {
     }
 }
 
-/// The sites of which an algorithm's name speaks: a number for each rank, nothing if it speaks of none.
+/// The sites in an algorithm's name: a number for each rank, or nothing.
 pub(crate) fn sites(algorithm: &Algorithm) -> Vec<u32> {
     match algorithm {
         Algorithm::Weighted { plain, .. } => sites(plain),

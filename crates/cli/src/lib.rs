@@ -101,10 +101,11 @@ Exit codes:
   1  a check failed: an unproven schedule, a wrong result
   2  a bad command line or setting
   3  a failure at run time: a lost rank, a timeout, an address in use
-launch and horovodrun exit with the code of the rank that failed first.";
+launch and horovodrun exit with the code of the first rank to fail.";
 
-/// Runs the command line `args`, whose first item is the program's name, and returns the exit code: 0 done, 1 a check
-/// failed, 2 unusable arguments or settings, 3 a failure while running.
+/// Runs the command line `args`, whose first item is the program's name, and returns the exit code.
+///
+/// 0: success; 1: a check failed; 2: bad arguments or settings; 3: a failure at run time.
 ///
 /// Results go to standard output, progress and errors to standard error. A reader that closes standard output early
 /// ends the command without an error.

@@ -1,4 +1,4 @@
-//! The topology of this machine: what the kernel says of processors and network cards, and `nvidia-smi` of GPUs.
+//! The topology of this machine: processors and network cards from the kernel, GPUs from `nvidia-smi`.
 
 use herringbone::core::topology::{self, LinkKind, NodeKind, Topology, TopologyLink, TopologyNode};
 use std::{fs, path::Path, process::Command};
@@ -11,7 +11,7 @@ pub(crate) fn topology() -> Topology {
     with_gpus(&of_system(Path::new("/sys")), text.as_deref())
 }
 
-/// Processors and network cards with what `nvidia-smi topo -m` says, if it does: then its links count between GPUs and cards.
+/// Processors and network cards, with the links between GPUs and cards that `nvidia-smi topo -m` shows, if it works.
 fn with_gpus(system: &Topology, text: Option<&str>) -> Topology {
     let Some(gpus) = text.and_then(|text| topology::read(text, None).ok()) else { return system.clone() };
     let first = gpus.nodes().len();

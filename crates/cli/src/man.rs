@@ -10,10 +10,10 @@ use std::path::PathBuf;
 /// To read one: herringbone man bench | man -l -. To install all: herringbone man --folder ~/.local/share/man/man1
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManOptions {
-    /// The verb whose page is printed; the command's own page unless said
+    /// Verb to print [default: the command itself]
     #[arg(value_name = "VERB")]
     verb: Option<String>,
-    /// Write herringbone.1 and a page for each verb to this folder, which is made if it is not there
+    /// Write herringbone.1 and a page per verb into this folder, which is created if missing
     #[arg(long, value_name = "PATH", conflicts_with = "verb")]
     folder: Option<PathBuf>,
 }
@@ -38,7 +38,7 @@ pub(crate) fn run(
     let shown = match options.verb.as_deref() {
         None => &command,
         Some(verb) => command.find_subcommand(verb).ok_or_else(|| Failure::Usage {
-            problem: format!("there is no verb {verb:?}"),
+            problem: format!("unknown verb {verb:?}"),
             hint: "herringbone --help lists them",
         })?,
     };

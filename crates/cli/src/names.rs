@@ -5,7 +5,7 @@ use herringbone::settings::ALL;
 use herringbone::{Algorithm, Collective, nearest_name, parse_algorithm};
 use std::str::FromStr;
 
-/// What other programs call some of our names. The help does not show them.
+/// Other programs' names for some of ours. The help does not show them.
 const ALIASES: [(&str, &[&str]); 17] = [
     ("average", &["avg", "mean"]),
     ("product", &["prod"]),
@@ -37,7 +37,7 @@ pub(crate) fn setting_named(text: &str) -> Result<&'static str, String> {
     found.or_else(of_others).map(|setting| setting.name).ok_or_else(|| {
         let near = nearest_name(wanted, ALL.map(|setting| short(setting.name)));
         let near = near.map(|near| format!("; did you mean HERRINGBONE_{near}?")).unwrap_or_default();
-        format!("no setting is called so; `herringbone settings` lists them{near}")
+        format!("unknown setting; `herringbone settings` lists them{near}")
     })
 }
 
@@ -96,7 +96,7 @@ pub(crate) enum NameChoice<T> {
 }
 
 impl<T: PartialEq> NameChoice<T> {
-    /// Names are separated by commas outside parentheses; what is named twice counts once.
+    /// Names are separated by commas outside parentheses; duplicates are ignored.
     pub(crate) fn read<E>(text: &str, one: impl Fn(&str) -> Result<T, E>) -> Result<Self, E> {
         if text.trim() == "all" {
             return Ok(Self::All);
@@ -135,7 +135,7 @@ pub(crate) fn collective() -> Completed<Collective> {
 pub(crate) fn read_collective(text: &str) -> Result<Collective, String> {
     text.parse().map_err(|error: <Collective as FromStr>::Err| {
         match text.contains('(') && !text.contains(')') {
-            true => format!("a ) is missing: write {text})"),
+            true => format!("the closing parenthesis is missing: write {text})"),
             false => error.to_string(),
         }
     })

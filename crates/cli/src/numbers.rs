@@ -78,19 +78,19 @@ impl Display for Set {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NumberError {
     /// For a [`Set`].
-    #[error("`{0}` is no number above 0 and no range of them: write 8, 2..64 (both included) or 2..8,16")]
+    #[error("`{0}` is not a number above 0 or a range of them: write 8, 2..64 (both included) or 2..8,16")]
     Set(String),
     /// More than can be meant.
     #[error("{0} is above 65536")]
     Large(String),
     /// For [`Sizes`].
-    #[error("`{0}` is no size and no range of sizes: write 4, 64K, 1.5M, 1G or 1K..16M (doubling)")]
+    #[error("`{0}` is not a size or a range of sizes: write 4, 64K, 1.5M, 1G or 1K..16M (doubling)")]
     Size(String),
     /// For [`Sizes`]: more than can be counted.
     #[error(transparent)]
     Bytes(ParseBytesError),
     /// A range from its larger end.
-    #[error("`{last}..{first}` holds nothing: write {first}..{last}")]
+    #[error("`{last}..{first}` is empty: write {first}..{last}")]
     Backwards {
         /// The smaller end.
         first: String,
@@ -240,9 +240,9 @@ mod tests {
     #[test]
     fn sizes_that_are_nearly_right_are_answered_with_what_is() {
         let said = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
-        assert_eq!(said("4,16M..1K"), "`16M..1K` holds nothing: write 1K..16M");
+        assert_eq!(said("4,16M..1K"), "`16M..1K` is empty: write 1K..16M");
         assert!(said("1K..").contains("1K..16M (doubling)"));
         assert!(said("4,99999999999G").contains("too many bytes to count"));
-        assert_eq!("4,8..2".parse::<Set>().unwrap_err().to_string(), "`8..2` holds nothing: write 2..8");
+        assert_eq!("4,8..2".parse::<Set>().unwrap_err().to_string(), "`8..2` is empty: write 2..8");
     }
 }

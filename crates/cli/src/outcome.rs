@@ -1,4 +1,4 @@
-//! What a verb found.
+//! The results of verbs.
 
 /// What a verb that ran to its end found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

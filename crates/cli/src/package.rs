@@ -1,4 +1,4 @@
-//! Verbs that the Python package has: this process becomes the package's program.
+//! Verbs of the Python package: this process becomes the package's program.
 
 use crate::{failure::Failure, outcome::Outcome};
 use std::{ffi::OsString, os::unix::process::CommandExt, process::Command};

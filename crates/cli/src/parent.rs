@@ -1,4 +1,4 @@
-//! Processes that this command starts of itself: reducers and ranks, which end with their parent.
+//! Processes of this command that it starts itself: reducers and ranks, which end with their parent.
 
 use crate::failure::Failure;
 use rustix::net;

@@ -1,4 +1,4 @@
-//! LateBar of what takes long, on standard error where that is a terminal.
+//! A progress bar for long work, on standard error if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};

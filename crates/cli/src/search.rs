@@ -1,4 +1,4 @@
-//! `herringbone search`: a schedule that is better on given machines than those of algorithms.
+//! `herringbone search`: a schedule that is faster on given machines than the algorithms' schedules.
 
 use crate::numbers::{elements, whole, whole_of_64_bits};
 use crate::progress::LateBar;
@@ -14,44 +14,45 @@ use herringbone::core::{
 };
 use herringbone::settings::{Bytes, Environment};
 use herringbone::{Collective, DType, FoldOrder, ReduceOp};
+use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Search for a faster all_reduce for a topology
 ///
-/// For unequal ports, and links that are slow or missing. What is found is proved, adds in the fold order, so it has the
-/// bits of the algorithms, and is compared with them by simulation, with the constants of HERRINGBONE_CALIBRATION. A job runs
-/// the file that --output names with HERRINGBONE_PLAN="all_reduce:64K-inf:file=FILE".
+/// It helps with unequal ports and with slow or missing links. A schedule that is found is proved, gives the bits of
+/// the algorithms, and is compared with them by simulation (constants: HERRINGBONE_CALIBRATION). A job runs the file
+/// of --output with HERRINGBONE_PLAN="all_reduce:64K-inf:file=FILE".
 ///
-/// The seed and the number of rounds fix the result. Without --rounds the time does, so say --rounds where it has to come out again.
+/// The seed and the number of rounds fix the result; pass --rounds to get it again.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SearchOptions {
-    /// The ports of hosts, or the links between ranks: a file that herringbone topo reads, or FILE#NAME
+    /// File with ports of hosts or links between ranks, in a form that topo reads, or FILE#NAME
     #[arg(long, value_name = "FILE")]
     topology: String,
-    /// Workers on each host, which are consecutive ranks, where the topology has the ports of hosts
+    /// Workers per host, as consecutive ranks, if the topology has ports of hosts
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=SEARCHED_RANKS))]
     per_host: u32,
-    /// Bytes per rank, of f32: 25M, 64KiB
+    /// Bytes of f32 per rank: 25M, 64KiB
     #[arg(long, default_value = "4M", value_name = "B")]
     bytes: Bytes,
-    /// The fold order; HERRINGBONE_FOLD_ORDER's unless said
+    /// Fold order [default: HERRINGBONE_FOLD_ORDER, else ranks]
     #[arg(long, value_parser = names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: Option<FoldOrder>,
-    /// For how long
+    /// Seconds to search
     #[arg(long, default_value_t = 10, value_name = "S", value_parser = whole(1..=86_400))]
     seconds: u32,
-    /// So many rounds in place of a time
+    /// Rounds to search, in place of --seconds
     #[arg(long, value_name = "N", value_parser = whole(1..=1_000_000), conflicts_with = "seconds")]
     rounds: Option<u32>,
-    /// What chance begins with
+    /// Seed of the random choices
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole_of_64_bits)]
     seed: u64,
-    /// Write the schedule into this file, if it is better than the list's best
+    /// Write the schedule into this file if it is faster than the best algorithm
     #[arg(long, value_name = "FILE")]
     output: Option<String>,
-    /// One JSON object instead of the text
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -66,7 +67,7 @@ struct Compared<'a> {
     rounds: u32,
 }
 
-/// How much less time than the list's best, in thousandths, is worth a file.
+/// By how much, in thousandths, a schedule has to be faster than the best algorithm to be worth a file.
 const WORTH_PER_MILLE: u64 = 10;
 
 pub(crate) fn run(options: &SearchOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
@@ -101,13 +102,13 @@ pub(crate) fn run(options: &SearchOptions, out: &mut dyn Write) -> Result<Outcom
 
 fn wiring(topology: &Topology, file: &str) -> Result<Wiring, Failure> {
     let found = match topology.ports().is_empty() && topology.sites().is_empty() {
-        // Where links are all that is known, some may be missing.
+        // If only links are known, some can be missing.
         true => LinkMatrix::of(topology).map(Wiring::from),
         false => Wiring::of(topology),
     };
     found.map_err(|error| Failure::Usage {
         problem: format!("{file}: {error}"),
-        hint: "herringbone topo shows what the file has",
+        hint: "herringbone topo shows the content of the file",
     })
 }
 
@@ -119,11 +120,8 @@ fn ranks(wiring: &Wiring, options: &SearchOptions) -> Result<u32, Failure> {
         return Ok(ranks);
     }
     Err(Failure::Usage {
-        problem: format!(
-            "{} gives {ranks} ranks, and schedules are searched for 2 to {SEARCHED_RANKS}",
-            options.topology
-        ),
-        hint: "name a topology of as many",
+        problem: format!("{} has {ranks} ranks, but a search needs 2 to {SEARCHED_RANKS}", options.topology),
+        hint: "pass a topology with that many ranks",
     })
 }
 
@@ -135,7 +133,7 @@ fn compare<'a>(
 ) -> Result<Compared<'a>, Failure> {
     let unsearchable = |error| Failure::Usage {
         problem: format!("{}: {error}", options.topology),
-        hint: "herringbone topo shows it",
+        hint: "herringbone topo shows the topology",
     };
     let mut search = ScheduleSearch::new(problem, options.seed).map_err(unsearchable)?;
     let list = listed(&problem, request);
@@ -204,7 +202,10 @@ impl Compared<'_> {
         );
         if text.len() > FILES_BYTES {
             return Err(Failure::Usage {
-                problem: format!("the schedule has {} bytes, and a job takes {FILES_BYTES}", text.len()),
+                problem: format!(
+                    "the schedule has {} bytes, but a job takes at most {FILES_BYTES}",
+                    text.len()
+                ),
                 hint: "search for fewer ranks",
             });
         }
@@ -216,16 +217,16 @@ impl Compared<'_> {
         let SearchOptions { topology, bytes, seed, .. } = self.options;
         let (ranks, order) = (self.ranks, self.order.name());
         let mut lines = vec![format!(
-            "# all_reduce of {} bytes, ranks {ranks}, links of {topology}, fold order {order}",
-            bytes.0
+            "# all_reduce of {}, ranks {ranks}, links of {topology}, fold order {order}",
+            HumanBytes(bytes.0 as u64)
         )];
         let listed = |listed: &Listed| format!("{} by {}", shown(listed.time), listed.algorithm);
         lines.push(match self.first(Order::Fixed) {
-            Some(best) => format!("list      {}", listed(best)),
-            None => "list      no algorithm of this order goes over these links".into(),
+            Some(best) => format!("best      {}", listed(best)),
+            None => "best      no algorithm with this fold order can use these links".into(),
         });
         if let Some(other) = self.first(Order::Schedule) {
-            lines.push(format!("others    {}, which adds in an order of its own", listed(other)));
+            lines.push(format!("others    {}, which adds in its own order", listed(other)));
         }
         lines.push(match (self.better(), &self.found) {
             (Some(found), _) => {
@@ -238,11 +239,13 @@ impl Compared<'_> {
                 )
             }
             (None, Some(found)) => format!(
-                "found     {} in {} rounds with seed {seed}: the list's best stands",
+                "found     {} in {} rounds with seed {seed}: the best algorithm stays ahead",
                 shown(found.time),
                 self.rounds
             ),
-            (None, None) => format!("found     nothing in {} rounds: the list's best stands", self.rounds),
+            (None, None) => {
+                format!("found     nothing in {} rounds: the best algorithm stays ahead", self.rounds)
+            }
         });
         if let Some(path) = written {
             lines.push(format!(
@@ -323,7 +326,10 @@ mod tests {
         let output = std::env::temp_dir().join(format!("herringbone-search-{}-none", std::process::id()));
         let [topology, path] = [&topology, &output].map(|path| path.to_str().unwrap());
         let text = searched(&["--topology", topology, "--rounds", "2", "--output", path]).unwrap();
-        assert!(text.contains("the list's best stands") && text.contains("written   nothing"), "{text}");
+        assert!(
+            text.contains("the best algorithm stays ahead") && text.contains("written   nothing"),
+            "{text}"
+        );
         assert!(!output.exists());
     }
 

@@ -11,6 +11,7 @@ use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Bytes, Environment, check};
 use herringbone::table::{TableGroup, TableOptions};
 use herringbone::{AdminSettings, ErrorKind};
+use indicatif::HumanBytes;
 use notify::Notifier;
 use rustix::process::Signal;
 use serde_json::json;
@@ -23,40 +24,41 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-/// Run a reducer, or a server of tables
+/// Run a reducer, or a table server
 ///
-/// Serves all jobs that know the token, several at once, until SIGTERM or SIGINT: then its workers finish what is under way,
-/// go on without it, and no operation fails. A second signal ends it at once. Workers are told by
-/// HERRINGBONE_REDUCERS=ADDR:PORT,..., or this reducer goes to them with --join. It may start before or after them, and come
-/// back: jobs use it from their next operation on. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or
-/// HERRINGBONE_TOKEN; without these it is that of the job that --join names, if that runs on this host already, as this user.
-/// Without a token only loopback addresses are served.
+/// Serves all jobs that know the token until SIGTERM or SIGINT. Then its workers finish the operations in flight and
+/// continue without it; no operation fails. A second signal ends it at once. Workers find it by
+/// HERRINGBONE_REDUCERS=ADDR:PORT,..., or it goes to them with --join. It can start before or after them, and come
+/// back: jobs use it from their next operation on.
 ///
-/// With --tables it keeps tables, too: one process, or several, are a parameter server. All workers name them in
-/// HERRINGBONE_TABLES, in the same order. A table is there until a worker drops it or its servers end. With --servers they have
-/// copies of each other's ranges: if one is killed, the others go on with all that workers were told was done.
+/// The token comes from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN, else from the job of --join if
+/// that already runs on this host as this user. Without a token only loopback addresses are served.
+///
+/// With --tables it is also a table server. All workers name all servers in HERRINGBONE_TABLES, in the same order. A
+/// table exists until a worker drops it or its servers end. With --servers, if one is killed, the others continue
+/// with everything that workers were told was done.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where to listen, as ADDR:PORT; port 0 takes a free one, and the line printed says which
+    /// Where to listen; port 0 takes a free port, which the first line shows
     #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDR:PORT", value_parser = address)]
     listen: SocketAddr,
-    /// Take part in the job of rank 0 at this address, or in the jobs of the reducer there; may be repeated. It is asked every
-    /// two seconds, so the next job at the address gets this reducer, too
+    /// Join the job of rank 0 at this address, or the jobs of the reducer there; can be repeated. Asks every two
+    /// seconds, so that it also joins later jobs there
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     join: Vec<String>,
     #[command(flatten)]
     tables: TableArguments,
-    /// Where to answer over HTTP how this process and its jobs stand: a live page, metrics for Prometheus, health [default:
-    /// HERRINGBONE_ADMIN]
+    /// Where to serve a live page, metrics for Prometheus and health over HTTP [default: HERRINGBONE_ADMIN]
     #[arg(long, value_name = "ADDR:PORT")]
     admin: Option<String>,
-    /// A file with the job token
+    /// File with the job token
     #[arg(long, value_name = "PATH")]
     token_file: Option<String>,
-    /// JSON instead of words: {"listening": "ADDR:PORT"} at the start, {"jobs", "received", "sent"} at the end
+    /// Print JSON: {"listening": "ADDR:PORT"} at the start, {"jobs", "received", "sent"} at the end
     #[arg(long)]
     json: bool,
-    /// The form of log lines on standard error: text, or json, an object on each line [default: HERRINGBONE_LOG_FORMAT, else text]
+    /// Form of log lines on standard error: text, or json, one object per line [default: HERRINGBONE_LOG_FORMAT, else
+    /// text]
     #[arg(long, value_name = "FORM")]
     log_format: Option<LogFormat>,
     /// Started by bench: ends with its parent
@@ -70,29 +72,29 @@ pub(crate) struct Options {
     token: Option<Infallible>,
 }
 
-/// What is said of tables.
+/// Options of tables.
 #[derive(Clone, Debug, clap::Args)]
 struct TableArguments {
-    /// Keep tables, too: be a part of a parameter server, which workers find by HERRINGBONE_TABLES=ADDR:PORT,...
+    /// Keep tables, too, for workers that name this server in HERRINGBONE_TABLES=ADDR:PORT,...
     #[arg(long)]
     tables: bool,
-    /// How much memory the tables may take up, like 8G; half of this machine's if nothing is said
+    /// Most memory for tables, like 8G [default: half of this machine's]
     #[arg(long, value_name = "BYTES", requires = "tables")]
     memory: Option<Bytes>,
-    /// After how many seconds the other workers of a table go on without one whose connection has ended; 0: never
+    /// Seconds until the other workers of a table continue without one whose connection has ended; 0: never
     #[arg(long, value_name = "SECONDS", requires = "tables", default_value = "10", value_parser = seconds)]
     patience: f64,
-    /// Where snapshots of tables are written, and read: a directory that all servers see
+    /// Folder for snapshots of tables, which all servers see
     #[arg(long, value_name = "DIR", requires = "tables")]
     data: Option<PathBuf>,
-    /// All servers of tables, as workers name them in HERRINGBONE_TABLES: each keeps copies of others' ranges, and takes them over if
-    /// a server is lost. The same list for all of them, in the same order
+    /// All table servers, in the order of HERRINGBONE_TABLES: each keeps copies of others' ranges, and takes over if
+    /// a server is lost
     #[arg(long, value_name = "ADDR:PORT,...", requires = "tables", value_delimiter = ',', value_parser = parse_address)]
     servers: Vec<String>,
-    /// Which of --servers this one is, counted from 0; found by --listen if nothing is said
+    /// Position of this server in --servers, from 0 [default: found by --listen]
     #[arg(long, value_name = "I", requires = "servers", value_parser = whole(0..=u32::MAX))]
     place: Option<u32>,
-    /// How many copies each range has beside its owner's: so many servers may be lost at once
+    /// Copies of each range besides its owner's: this many servers can be lost at once
     #[arg(long, value_name = "K", requires = "servers", default_value_t = 1, value_parser = whole(0..=u32::MAX))]
     replicas: u32,
 }
@@ -113,7 +115,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     }
     let mut found =
         text.to_socket_addrs().map_err(|error| format!("{error}; write ADDR:PORT, like 0.0.0.0:7070"))?;
-    found.next().ok_or_else(|| "the name has no address".to_owned())
+    found.next().ok_or_else(|| "the host name has no address".to_owned())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -154,7 +156,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     if options.json {
         writeln!(out, "{}", json!({ "listening": server.address().to_string() }))?;
     } else {
-        let role = if options.tables.tables { "reducer and server of tables" } else { "reducer" };
+        let role = if options.tables.tables { "reducer and table server" } else { "reducer" };
         writeln!(out, "herringbone: {role} listening on {}", server.address())?;
     }
     out.flush()?;
@@ -169,14 +171,16 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     } else {
         writeln!(
             out,
-            "herringbone: reducer stopped; {served} {}, {received} bytes received, {sent} bytes sent",
-            if served == 1 { "job" } else { "jobs" }
+            "herringbone: reducer stopped; {served} {}, {} received, {} sent",
+            if served == 1 { "job" } else { "jobs" },
+            HumanBytes(received),
+            HumanBytes(sent)
         )?;
     }
     Ok(Outcome::Passed)
 }
 
-/// Answers over HTTP where an option, or the environment, says. What the environment asks for in vain is a warning.
+/// Answers over HTTP at the address of an option or the environment. If the environment's address fails, a warning follows.
 fn show_over_http(server: &Server, admin: Option<&str>) -> Result<(), Failure> {
     let settings = AdminSettings::of(&Environment::of_process())?;
     let Some(text) = admin else {
@@ -187,11 +191,11 @@ fn show_over_http(server: &Server, admin: Option<&str>) -> Result<(), Failure> {
     };
     let usage = |problem| Failure::Usage { problem, hint: "write --admin ADDR:PORT, like 127.0.0.1:9464" };
     let settings =
-        settings.at(text).ok_or_else(|| usage(format!("--admin {text} is no address with a port")))?;
+        settings.at(text).ok_or_else(|| usage(format!("--admin {text} is not an address with a port")))?;
     herringbone_admin::show(server, &settings).map_err(|error| usage(error.to_string()))
 }
 
-/// What the tables of this server may take up, and how long a worker is waited for.
+/// The memory limit of this server's tables, and how long it waits for a worker.
 fn table_options(options: &Options) -> Result<TableOptions, Failure> {
     let said = &options.tables;
     let usual = TableOptions::default();

@@ -1,4 +1,4 @@
-//! `herringbone settings`: every variable of the environment that Herringbone reads, and what counts here and now.
+//! `herringbone settings`: every environment variable that Herringbone reads, and its value here.
 
 use crate::{
     failure::Failure,
@@ -18,15 +18,15 @@ const MEANING_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::F
 
 /// Show every setting: value, source, default, meaning
 ///
-/// Settings are variables of the environment. Below the table stands the place that a launcher gives this process.
-/// What is wrong with settings is said there, too (in JSON also by the setting, under "wrong"), and makes the exit
-/// code 2; a name that is nearly a setting's is warned about. Secrets are not shown.
+/// Settings are environment variables. Below the table follow the place that a launcher gives this process and any
+/// problems with settings (in JSON also under "wrong"), which make the exit code 2. A name that is nearly a setting's
+/// gets a warning. Secrets are hidden.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only these settings; HERRINGBONE_ may be left out, and capitals do not count. All unless said
+    /// Settings to show, in capitals or not, with or without HERRINGBONE_ [default: all]
     #[arg(value_name = "NAME", value_parser = Completed::new(setting_named, ALL.map(|setting| setting.name).to_vec()), hide_possible_values = true)]
     names: Vec<&'static str>,
-    /// One JSON object per setting instead of the table
+    /// Print one JSON object per setting
     #[arg(long)]
     json: bool,
 }
@@ -56,8 +56,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         if let Ok(place) = environment.place()
             && options.names.is_empty()
         {
-            let place =
-                place.unwrap_or_else(|| "no launcher has started this process: a world of 1".to_owned());
+            let place = place.unwrap_or_else(|| {
+                "no launcher has started this process, so it is a job of one rank".to_owned()
+            });
             writeln!(out, "\n{}", table::visible(&place))?;
         }
     }

@@ -21,43 +21,43 @@ use words::Subject;
 
 /// Print or draw a schedule, step by step
 ///
-/// u0 is a rank's buffer at chunk 0, s0 a slot of its own, c0 the chunk that a step is about, @1:acc the next message from
-/// rank 1, of partial sums (:plain, of elements). Of a fold's sources each + merges the two newest; finish makes the
-/// result of them.
+/// u0 is chunk 0 of a rank's buffer, s0 one of its slots, c0 the chunk of a step. @1:acc is the next message from
+/// rank 1, of partial sums (:plain, of elements). In a fold, each + merges the two newest sources, and finish turns
+/// them into the result.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// A name as verify takes it: radix, radix(8,8), tree, ...; in a shell, quoted
+    /// A name as for verify, quoted in a shell: radix, radix(8,8), tree, ...
     #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true, required_unless_present = "schedule")]
     algorithm: Option<Algorithm>,
-    /// Workers
+    /// Number of workers
     #[arg(long, value_name = "N", value_parser = whole(1..=16384), required_unless_present = "schedule")]
     ranks: Option<u32>,
-    /// The schedule of a file, in the form that this command prints, in place of an algorithm's
+    /// Show the schedule in this file, in the form that this command prints
     #[arg(long, value_name = "FILE", conflicts_with_all = ["algorithm", "ranks", "reducers"])]
     schedule: Option<String>,
-    /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
+    /// Workers per host, for hierarchical [default: largest power of two up to the square root of the workers]
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     per_host: Option<u32>,
-    /// The fold order, for workers of several hosts
+    /// Fold order, for workers on several hosts
     #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: FoldOrder,
-    /// Reducers, for reduction_server, alone or in a hierarchy: 1 unless said
+    /// Reducers, for reduction_server, alone or in a hierarchy [default: 1]
     #[arg(long, value_name = "M", value_parser = whole(1..=16384))]
     reducers: Option<u32>,
     /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all or
     /// barrier
     #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = names::collective(), hide_possible_values = true)]
     collective: Collective,
-    /// Only this rank's program: workers count from 0, reducers follow
+    /// Show only this rank's program; workers count from 0, reducers follow
     #[arg(long, value_name = "RANK", value_parser = whole(0..=u32::MAX))]
     rank: Option<u32>,
-    /// One JSON object per rank instead of the text: rank, steps, and what was asked for
+    /// Print one JSON object per rank: its steps, and the parameters of the schedule
     #[arg(long)]
     json: bool,
-    /// Also draw the steps into this file: what each rank holds after each, as sums of inputs, and the messages
+    /// Draw the steps into this file: the messages, and each rank's sums after each step
     #[arg(long, value_name = "FILE")]
     svg: Option<String>,
-    /// Also write this page, which shows the steps in motion and the tree of a sum as it grows; it needs no network
+    /// Write a page that shows the steps in motion and the tree of a sum as it grows; it needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<String>,
 }
@@ -70,12 +70,12 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let shown = match (&options.schedule, &options.algorithm, options.ranks) {
         (Some(path), ..) => of_file(options, path)?,
         (None, Some(algorithm), Some(ranks)) => of_algorithm(options, algorithm, ranks)?,
-        _ => unreachable!("clap asks for an algorithm and ranks where there is no file"),
+        _ => unreachable!("clap requires an algorithm and ranks without a file"),
     };
     let schedule = &shown.schedule;
     if let Some(rank) = options.rank.filter(|rank| *rank >= schedule.ranks()) {
         return Err(Failure::Usage {
-            problem: format!("--rank {rank} is none of {} ranks", schedule.ranks()),
+            problem: format!("--rank {rank} is not one of the {} ranks", schedule.ranks()),
             hint: "ranks count from 0: workers first, then reducers",
         });
     }
@@ -122,10 +122,10 @@ fn of_file(options: &Options, path: &str) -> Result<Shown, Failure> {
     let workers = schedule.workers();
     if workers == 0 {
         let problem = format!("{path} has a schedule without workers");
-        return Err(Failure::Usage { problem, hint: "give one of a worker or more" });
+        return Err(Failure::Usage { problem, hint: "pass a schedule with one worker or more" });
     }
     let by_host = options.per_host.is_some() && options.fold_order == FoldOrder::Ranks;
-    Failure::if_useless(&[("--per-host", by_host)], path, "leave it out, or say --fold-order hosts")?;
+    Failure::if_useless(&[("--per-host", by_host)], path, "leave it out, or pass --fold-order hosts")?;
     let hosts = layout::hosts(workers, options.per_host.unwrap_or_else(|| layout::usual_per_host(workers)));
     let group = topologies::group(options.fold_order, &hosts, &[])?;
     Ok(Shown { name: path.to_owned(), group, schedule })
@@ -169,7 +169,7 @@ fn refuse_undrawn(options: &Options, name: &str, ranks: u32) -> Result<(), Failu
 fn no_room(option: &str, name: &str) -> impl Fn(HistoryError) -> Failure {
     move |why| Failure::Usage {
         problem: format!("{option} has no room for {name}: {why}"),
-        hint: "take fewer ranks, or leave it out and read the text",
+        hint: "use fewer ranks, or leave it out and read the text",
     }
 }
 
@@ -177,8 +177,8 @@ fn no_room(option: &str, name: &str) -> impl Fn(HistoryError) -> Failure {
 fn draw(options: &Options, shown: Shown) -> Result<(), Failure> {
     let Shown { name, group, schedule } = shown;
     let proven = verify(schedule, options.collective, &group).map_err(|why| Failure::Usage {
-        problem: format!("{name} is no {} that could be drawn: {why}", options.collective),
-        hint: "only proven schedules are drawn: correct it, or say with --collective what it does",
+        problem: format!("{name} cannot be drawn as {}: {why}", options.collective),
+        hint: "only proven schedules are drawn: correct it, or pass its --collective",
     })?;
     let followed = |option: &str, limits: HistoryLimits| -> Result<TermHistory, Failure> {
         history(&proven, limits).map_err(no_room(option, &name))

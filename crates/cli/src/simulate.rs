@@ -1,4 +1,4 @@
-//! `herringbone simulate`: how long a schedule takes on machines that are only described.
+//! `herringbone simulate`: the predicted time of a schedule on given machines.
 
 mod job;
 mod options;
@@ -90,31 +90,30 @@ fn report(options: &Question, described: &Described, simulated: &Prediction, is_
         many => format!(", {} for each of {many}", milliseconds(simulated.total() / u64::from(many))),
     };
     lines.push(format!(
-        "time      {}{each} (the first rank is done at {})",
+        "time      {}{each} (the first rank finishes at {})",
         milliseconds(simulated.total()),
         milliseconds(first)
     ));
     if let Some((used, part)) = limit(simulated) {
         lines.push(format!(
-            "limit     {} is busy for {:.1} % of it",
+            "limit     {} is busy {:.1} % of the time",
             named(used.place, workers),
             100.0 * part
         ));
     }
     let link = HumanBytes(simulated.busiest_link_bytes());
-    lines.push(format!("busiest   {link} of payload on one port or link, one way"));
-    lines.push(format!("messages  {} in all", simulated.messages));
+    lines.push(format!("busiest   {link} of payload on one port or link, in one direction"));
+    lines.push(format!("messages  {} in total", simulated.messages));
     lines.push(format!(
-        "memory    {} of staging memory on the rank that needs most, for one operation",
+        "memory    {} of staging memory per operation on the rank that needs most",
         HumanBytes(simulated.staged)
     ));
     if simulated.by_symmetry {
-        lines.push("by symmetry: all ranks do the same, so one was simulated".into());
+        lines.push("by symmetry: all ranks do the same, so only one was simulated".into());
     }
     if is_estimate {
         lines.push(format!(
-            "estimate: there are more than {} messages to go through, so a part was simulated, and the rest goes on at its pace; \
-             --most-messages 0 simulates all",
+            "estimate: more than {} messages, so a part was simulated and the rest extrapolated; --most-messages 0 simulates all",
             options.most_messages
         ));
     }
@@ -241,7 +240,7 @@ mod tests {
         for (args, said) in [
             (
                 &["--collective", "gather(0)", "--parts", "3,4"][..],
-                "3 bytes, which is no whole number of f32",
+                "3 bytes, which is not a whole number of f32",
             ),
             (
                 &["--collective", "all_to_all", "--parts", "4,4"],
@@ -288,7 +287,7 @@ mod tests {
                 &["--topology", topology, "--schedule", listed],
                 "the schedule has 4 ranks, and the topology has 8",
             ),
-            (&["--topology", topology, "--ranks", "4"], "--ranks says 4 ranks, and the topology has 8"),
+            (&["--topology", topology, "--ranks", "4"], "--ranks is 4 ranks, and the topology has 8"),
             (&["--collective", "gather(0)", "--parts", "4,4", "--ranks", "3"], "--parts has 2"),
         ] {
             let failure = refusal(args);
@@ -425,7 +424,7 @@ mod tests {
             (&["--bytes", "1T", "--svg", "x.svg"], "messages would have to be shown one by one"),
             (
                 &["--algorithm", "radix", "--ranks", "1024", "--bytes", "1T", "--slow", "3:2"],
-                "have to be gone through for an estimate",
+                "an estimate needs",
             ),
         ] {
             let failure = simulated_with(args).unwrap_err().to_string();
@@ -436,8 +435,8 @@ mod tests {
     #[test]
     fn what_cannot_be_simulated_says_what_to_do() {
         for (args, said) in [
-            (&["--algorithm", "reduction_server"][..], "needs reducers: say how many with --reducers"),
-            (&["--algorithm", "ring", "--reducers", "2"], "--reducers changes nothing about ring"),
+            (&["--algorithm", "reduction_server"][..], "needs reducers: pass their number with --reducers"),
+            (&["--algorithm", "ring", "--reducers", "2"], "--reducers has no effect on ring"),
             (&["--algorithm", "radix", "--slow", "9:2"], "--slow names 9, and there are 4 members"),
             (&["--algorithm", "ring", "--topology", DGX1], "rank 3 sends to rank 4, and there is no link"),
             (&["--gbps", "1e-9", "--bytes", "1G"], "more than 200 days"),

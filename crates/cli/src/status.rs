@@ -1,4 +1,4 @@
-//! `herringbone status`: how a job stands, as each of its processes says.
+//! `herringbone status`: the state of a job, from all its processes.
 
 mod dump;
 mod tables;
@@ -18,35 +18,39 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked again where nobody says how often.
+/// The default pause of `--watch`, in seconds.
 const USUAL_PAUSE: &str = "2";
 
 /// Show a running job: members, calls, waits, reducers
 ///
-/// Asks one member of the job for the others, and then all of them at once, workers and reducers: one that is stopped, or
-/// cut off, is shown as such. Of servers of tables that have copies of each other's ranges one is enough, of others name each: they say which tables they keep, what these take up, who owns which range, how far workers are behind, and which keys are hot. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN; without
-/// these it is that of the job, if the member that is asked is a process of this user on this host. Rank 0's log says its address at HERRINGBONE_LOG=info, and the property `address` of a communicator that of each rank.
+/// Asks one member for the others, then all of them at once, and shows which are stopped or cut off. For table
+/// servers it shows tables, memory, owners of ranges, slow workers and hot keys; without copies, pass all of them.
+///
+/// The token comes from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN, else from a member that this user
+/// runs on this host. Rank 0 logs its address with HERRINGBONE_LOG=info; other ranks have it as
+/// `communicator.address`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where a member of the job listens; of several the first that answers counts; or servers of tables [default: HERRINGBONE_STORE, or else HERRINGBONE_TABLES]
+    /// A member of the job (the first to answer is asked), or table servers [default: HERRINGBONE_STORE, else
+    /// HERRINGBONE_TABLES]
     #[arg(value_name = "ADDR:PORT", value_parser = address)]
     addresses: Vec<String>,
-    /// One JSON object instead of tables; with --watch one in each line
+    /// Print one JSON object; with --watch one per line
     #[arg(long)]
     json: bool,
-    /// Again and again until Ctrl-C, every 2 seconds unless said. It goes on while no process answers, and ends if one refuses it
+    /// Repeat until Ctrl-C, every 2 seconds or SECONDS; a process that refuses ends it
     #[arg(
         long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = USUAL_PAUSE,
         value_parser = seconds
     )]
     watch: Option<Duration>,
-    /// Write the last calls of each member into a file in this folder, instead of showing how it stands
+    /// Write the last calls of each member into files in this folder, and show nothing else
     #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "watch"])]
     dump: Option<PathBuf>,
-    /// What the files of --dump are
+    /// Form of the files of --dump
     #[arg(long, value_enum, default_value_t, requires = "dump")]
     format: DumpFormat,
-    /// A file with the job token
+    /// File with the job token
     #[arg(long, value_name = "PATH")]
     token_file: Option<String>,
 }
@@ -94,7 +98,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         let began = Instant::now();
         let round = asked(asker.ask_all(false))?;
         if let Some(unanswered) = round.unanswered() {
-            // A process that has come there meanwhile may have a token of its own.
+            // A new process at this address might have another token.
             let has_new_token = asker.set_token(token()?);
             if round.is_refused() && !has_new_token {
                 return Err(unanswered.into());
@@ -119,7 +123,7 @@ impl From<Unanswered> for Failure {
     }
 }
 
-/// Where rank 0 listens, if the environment says so, or where servers of tables do.
+/// The address of rank 0 from the environment, or else the addresses of table servers.
 fn environment_addresses() -> Result<Vec<String>, Failure> {
     let store = ALL.iter().find(|setting| setting.name == "HERRINGBONE_STORE");
     let found = store.map(|setting| setting.find(&Environment::of_process())).transpose()?.flatten();
@@ -130,9 +134,9 @@ fn environment_addresses() -> Result<Vec<String>, Failure> {
     let servers = herringbone::table::servers_from_env()?;
     if servers.is_empty() {
         return Err(Failure::Usage {
-            problem: "no address to ask".to_owned(),
+            problem: "no address given".to_owned(),
             hint: "pass a member's ADDR:PORT, or set HERRINGBONE_STORE; rank 0 logs its own with HERRINGBONE_LOG=info. For tables pass the \
-                   address that `herringbone serve --tables` printed, or set HERRINGBONE_TABLES as its workers have it",
+                   address that `herringbone serve --tables` printed, or set HERRINGBONE_TABLES as for the workers",
         });
     }
     Ok(servers)
@@ -146,7 +150,7 @@ fn show(round: &Round, json: bool, redraws: bool, out: &mut dyn Write) -> Result
     Ok(out.flush()?)
 }
 
-/// Ends the process at the first signal: whoever watches has seen enough.
+/// Ends the process at the first signal, which is the normal end of `--watch`.
 fn end_well_on_signals() -> Result<(), Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::system("cannot listen to signals"))?;
     let wait = move || {

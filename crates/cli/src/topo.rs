@@ -1,4 +1,4 @@
-//! `herringbone topo`: how the nodes of a machine or a cluster are linked.
+//! `herringbone topo`: the links between the nodes of a machine or a cluster.
 
 use crate::{
     drawing, failure::Failure, job, machine, outcome::Outcome, progress::LateBar, table, topologies,
@@ -21,25 +21,26 @@ use std::{collections::BTreeMap, io::Write};
 
 /// Show a topology: nodes, links, ports and sites
 ///
-/// Reads the text of nvidia-smi topo -m, NCCL's topology XML, and matrices of weights as JSON or CSV. Without a file it shows this
-/// machine: processors, network cards with their speed, and GPUs if nvidia-smi is there. With --measure, on each rank of a job, it
-/// measures the ports of their hosts and the links between the ranks, and rank 0 prints both. Of more than 64 ranks it measures
-/// ports only. Another job on the same links disturbs it.
+/// Reads the text of nvidia-smi topo -m, NCCL's topology XML, and matrices of weights as JSON or CSV. Without FILE it
+/// shows this machine: processors, network cards, and GPUs if nvidia-smi is installed.
+///
+/// With --measure, on each rank of a job, it measures the ports of hosts and, up to 64 ranks, the links between
+/// ranks; rank 0 prints them. Other traffic distorts the result.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The file; FILE#NAME for one of several in a JSON list, - for standard input. Without one: this machine
+    /// The file, FILE#NAME for one of several in a JSON list, or - for standard input [default: this machine]
     #[arg(value_name = "FILE")]
     file: Option<String>,
-    /// Measure the ports of hosts and the links between the ranks of a job, as in `herringbone launch -n 4 -- herringbone topo --measure`
+    /// Measure ports and links of a job, as in `herringbone launch -n 4 -- herringbone topo --measure`
     #[arg(long, conflicts_with = "file")]
     measure: bool,
-    /// Print nodes and links as JSON, which every FILE may be
+    /// Print nodes and links as JSON, which this command can read
     #[arg(long)]
     json: bool,
-    /// Write the text or the JSON into this file, for launchers that mark the lines of each rank
+    /// Write the output into this file, for launchers that mark each line with its rank
     #[arg(long, value_name = "FILE")]
     output: Option<String>,
-    /// Draw it into this file
+    /// Draw the topology into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<String>,
 }
@@ -77,7 +78,7 @@ fn measured() -> Result<Option<Topology>, Failure> {
     if is_first {
         let limit = ports.limit() + links.as_ref().map_or_else(Default::default, LinkMeasurement::limit);
         eprintln!(
-            "# measuring the links of {} ranks in {rounds} rounds and their hosts' ports in {turns} turns, {:.1} s at most",
+            "# measuring the links of {} ranks in {rounds} rounds and the ports of their hosts in {turns} turns, at most {:.1} s",
             communicator.size(),
             limit.as_secs_f64()
         );
@@ -115,7 +116,7 @@ fn with_sites(
     let is_first = communicator.rank() == 0;
     if is_first {
         let (turns, seconds) = (sites.turns(), sites.limit().as_secs_f64());
-        eprintln!("# hosts form sites: measuring their uplinks in {turns} turns, {seconds:.1} s at most");
+        eprintln!("# hosts form sites: measuring their uplinks in {turns} turns, at most {seconds:.1} s");
     }
     let bar = is_first.then(|| LateBar::of(sites.turns() as u64));
     let sites = sites.run(|_turn| bar.iter().for_each(LateBar::step))?;
@@ -159,7 +160,7 @@ fn described(topology: &Topology) -> String {
             continue;
         }
         lines.extend(speeds.iter().map(|(bits, count)| match speed(bits) {
-            0.0 => format!("{count} of {kind}, of a speed that is not known"),
+            0.0 => format!("{count} of {kind}, speed unknown"),
             speed => format!("{count} of {kind}, {speed} GB/s each way"),
         }));
     }
@@ -183,11 +184,11 @@ fn described(topology: &Topology) -> String {
         lines.extend(carried(topology));
     }
     if !topology.ports().is_empty() {
-        lines.push("\nports of hosts, which all links of a host share".into());
+        lines.push("\nports of hosts, shared by all links of a host".into());
         lines.push(ports(topology).trim_end().to_owned());
     }
     if !topology.sites().is_empty() {
-        lines.push("\nuplinks of sites, which all hosts of a site share".into());
+        lines.push("\nuplinks of sites, shared by all hosts of a site".into());
         lines.push(sites(topology).trim_end().to_owned());
     }
     lines.join("\n") + "\n"
@@ -205,7 +206,7 @@ fn connected(topology: &Topology) -> [String; 2] {
         many => format!("components  {many}: {}", listed.collect::<Vec<_>>().join("; ")),
     };
     let second = match topology.slowest() {
-        None => "slowest     there is no link whose speed is known".into(),
+        None => "slowest     unknown, because no link has a known speed".into(),
         Some(TopologyLink { from, to, kind, bandwidth, .. }) => {
             let name = |node: &usize| &topology.nodes()[*node].name;
             format!("slowest     {} to {}: {kind}, {bandwidth} GB/s", name(from), name(to))
@@ -251,7 +252,7 @@ fn carried(topology: &Topology) -> Vec<String> {
     if bound > 0.0 && bound.is_finite() {
         let bound = (bound * 1e6).round() / 1e6;
         lines.push(format!(
-            "bound       {bound} s for an all-reduce of 1 GB by any schedule, over links that trees use"
+            "bound       {bound} s for an all-reduce of 1 GB by any schedule over the links that trees use"
         ));
     }
     let is_missing = |at: usize| at / size != at % size && links.speed(at / size, at % size) <= 0.0;
@@ -270,9 +271,10 @@ fn carried(topology: &Topology) -> Vec<String> {
         .collect();
     lines.push(match names.is_empty() {
         true => {
-            "runs        no algorithm, for want of links; ring takes those from each rank to the next".into()
+            "runs        no algorithm, because links are missing; ring needs one from each rank to the next"
+                .into()
         }
-        false => format!("runs        {}; other all-reduces need a link that is not there", names.join(", ")),
+        false => format!("runs        {}; other all-reduces need missing links", names.join(", ")),
     });
     lines
 }
@@ -295,10 +297,7 @@ mod tests {
         let text = include_str!("../../../examples/sites.json");
         let said = described(&read(text, None).unwrap());
         let lines: Vec<&str> = said.lines().collect();
-        assert_eq!(
-            lines[..3],
-            ["nodes       6 host", "", "uplinks of sites, which all hosts of a site share"]
-        );
+        assert_eq!(lines[..3], ["nodes       6 host", "", "uplinks of sites, shared by all hosts of a site"]);
         assert!(lines.iter().any(|line| line.trim() == "north     0.125      0.125  a b c"), "{said}");
         assert!(!said.contains("runs") && !said.contains("components"), "{said}");
     }
@@ -314,7 +313,7 @@ mod tests {
     fn missing_links_leave_some_algorithms() {
         let said = |matrix: &str| described(&read(matrix, None).unwrap());
         let ring = said("0 1 0 0\n0 0 1 0\n0 0 0 1\n1 0 0 0\n");
-        assert!(ring.contains("runs        ring; other all-reduces need a link"), "{ring}");
+        assert!(ring.contains("runs        ring; other all-reduces need missing links"), "{ring}");
         assert!(ring.contains("bound       1.5 s for an all-reduce of 1 GB"), "{ring}");
         let chain = said("0 1 0\n1 0 1\n0 1 0\n");
         assert!(chain.contains("trees(best)") && !chain.contains("runs        ring"), "{chain}");

@@ -16,7 +16,7 @@ pub(crate) fn read(file: &str) -> Result<Topology, Failure> {
     let text = if path == "-" { read_user_stream(std::io::stdin()) } else { read_user_text(path) };
     let text = text.map_err(|error| Failure::Usage {
         problem: format!("cannot read the topology {path}: {error}"),
-        hint: "name a text of nvidia-smi topo -m, NCCL's XML, or a matrix as JSON or CSV",
+        hint: "pass the text of nvidia-smi topo -m, NCCL's XML, or a matrix as JSON or CSV",
     })?;
     let topology = topology::read(&text, name).map_err(|error| Failure::Usage {
         problem: format!("{path}: {error}"),
@@ -37,7 +37,7 @@ pub(crate) fn wiring(file: &str, topology: &Topology) -> Result<Wiring, Failure>
     };
     found.map_err(|error| Failure::Usage {
         problem: format!("{file}: {error}"),
-        hint: "herringbone topo shows what the file has",
+        hint: "herringbone topo shows the content of the file",
     })
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn among(wiring: Wiring, hosts: &[u32]) -> Result<Wiring, Failure> {
         }
         Some(size) if size == count && wiring.links.is_none() => Ok(wiring.among(hosts)),
         Some(size) => Err(Failure::Usage {
-            problem: format!("the topology has {size} ranks, and there are {ranks} on {count} hosts"),
-            hint: "ask for as many ranks as it has nodes, or give its ports without links a node for each host",
+            problem: format!("the topology has {size} ranks, but the job has {ranks} on {count} hosts"),
+            hint: "use as many ranks as it has nodes, or, for ports without links, a node for each host",
         }),
     }
 }
@@ -65,8 +65,8 @@ pub(crate) fn among(wiring: Wiring, hosts: &[u32]) -> Result<Wiring, Failure> {
 pub(crate) fn group(order: FoldOrder, hosts: &[u32], sites: &[u32]) -> Result<Group, Failure> {
     if order.obstacle(hosts, sites) == Some(FoldObstacle::NoSites) {
         return Err(Failure::Usage {
-            problem: format!("the fold order of sites needs the site of each of {} ranks", hosts.len()),
-            hint: "name sites in the topology, or their sizes in the algorithm, as in sites(radix,radix,3x2)",
+            problem: format!("the fold order `sites` needs the site of each of {} ranks", hosts.len()),
+            hint: "add sites to the topology, or their sizes to the algorithm, as in sites(radix,radix,3x2)",
         });
     }
     Ok(order.group(hosts, sites))

@@ -1,4 +1,4 @@
-//! `herringbone trace`: the timelines of a job's processes, as one.
+//! `herringbone trace`: merges the timelines of a job's processes.
 
 mod clocks;
 mod figures;
@@ -34,45 +34,45 @@ enum TraceVerb {
     Check(CheckOptions),
 }
 
-/// Make one file of those of all processes of a job
+/// Merge the timelines of a job's processes into one file
 ///
-/// The clocks of the processes are aligned by what rank 0 has measured. Perfetto (ui.perfetto.dev), speedscope and
-/// chrome://tracing open the result. A file that ends in the middle, because its process died, is used as far as it goes.
+/// Clocks are aligned by rank 0's measurements. Perfetto (ui.perfetto.dev), speedscope and chrome://tracing open the
+/// result. If a process died, its file is used as far as it goes.
 #[derive(Clone, Debug, clap::Args)]
 struct MergeOptions {
-    /// The folder with the files
+    /// Folder with the files
     folder: PathBuf,
-    /// The file to write
+    /// File to write
     #[arg(short, long, value_name = "FILE", default_value = "job.json")]
     output: PathBuf,
-    /// The job, if the folder has files of several
+    /// The job, if the folder has several
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
 }
 
-/// Say which ranks were slow and by how much, what each did in each step, and how fast operations were
+/// Report slow ranks, steps, and the speed of operations
 ///
-/// The slowest rank of an operation is the one that called it last. It cost the others the time for which they waited with that
-/// operation. Writes a page that needs no other file and no network.
+/// The slowest rank of an operation is the last one to call it; it costs the others the time that they waited with
+/// that operation. The page needs no other file and no network.
 #[derive(Clone, Debug, clap::Args)]
 struct ReportOptions {
-    /// A file that `herringbone trace merge` has written
+    /// A file from `herringbone trace merge`
     file: PathBuf,
     /// The page to write
     #[arg(short, long, value_name = "FILE", required_unless_present = "json")]
     output: Option<PathBuf>,
-    /// Print the figures as one JSON object, in seconds and bytes
+    /// Print one JSON object, in seconds and bytes
     #[arg(long)]
     json: bool,
-    /// Gbit/s of each host's port, each way [default: that of the built-in constants]
+    /// Gbit/s of each host's port, each way [default: the built-in constants]
     #[arg(long, value_name = "G", value_parser = above_zero(1e6))]
     gbps: Option<f64>,
 }
 
-/// Check that files of Chrome events are what viewers show as it is meant
+/// Check that viewers show files of Chrome events correctly
 #[derive(Clone, Debug, clap::Args)]
 struct CheckOptions {
-    /// The files
+    /// Files to check
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -111,8 +111,8 @@ fn reported(options: &ReportOptions, out: &mut dyn Write) -> Result<Outcome, Fai
         options.output.as_deref().filter(|output| chrome::is_same_file(output, &options.file))
     {
         return Err(Failure::Usage {
-            problem: format!("-o {} is the timeline itself, and would replace it", output.display()),
-            hint: "name another file with -o, like report.html",
+            problem: format!("-o {} is the timeline itself, which would be overwritten", output.display()),
+            hint: "pass another file with -o, like report.html",
         });
     }
     let file = chrome::open(&options.file).map_err(Failure::system(format!("cannot read {name}")))?;

@@ -1,4 +1,4 @@
-//! `herringbone simulate-training`: how long a step of data-parallel training takes on machines that are only described.
+//! `herringbone simulate-training`: the predicted step time of data-parallel training on given machines.
 
 mod models;
 mod options;
@@ -30,7 +30,7 @@ pub(crate) fn run(options: &SimulateTrainingOptions, out: &mut dyn Write) -> Res
     if simulated.rows.is_empty() {
         return Err(Failure::Usage {
             problem: simulated.left_out.iter().map(WayLeftOut::sentence).collect::<Vec<_>>().join("\n"),
-            hint: "there is nothing to show: name other algorithms, codecs or numbers of workers",
+            hint: "nothing is left to show: choose other algorithms, codecs or numbers of workers",
         });
     }
     let report = TrainingReport { asked: &asked, simulated: &simulated };

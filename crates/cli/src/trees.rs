@@ -1,4 +1,4 @@
-//! `herringbone trees`: trees over the links of a topology, and what they are worth.
+//! `herringbone trees`: trees over the links of a topology, and their speed.
 
 mod compare;
 
@@ -19,28 +19,29 @@ use std::{io::Write, str::FromStr};
 
 /// Plan trees for all-reduces over the links of a topology
 ///
-/// A tree's rounds are those of a broadcast in which a rank sends or receives one message per round. Weights have no unit: they are
-/// MXNet's, or the matrix's. A tree's weight is the sum of its links', and a link's load the number of trees that use it by its weight.
-/// The bound is the least time for which links are busy, by any schedule, with an all-reduce of 1 GB, where bandwidths are in GB/s.
+/// Rounds are counted for a broadcast in which a rank sends or receives one message per round. Weights have no unit:
+/// they are MXNet's, or the matrix's. A tree's weight is the sum of its links' weights; a link's load is the number
+/// of trees that use it, divided by its weight. The bound is the least time of an all-reduce of 1 GB over these links
+/// by any schedule, if bandwidths are in GB/s.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The file, as topo takes it; FILE#NAME for one of several in a JSON list
+    /// The file, as for topo; FILE#NAME for one of several in a JSON list
     #[arg(long, value_name = "FILE")]
     topology: String,
-    /// mxnet: as MXNet's planner; best: few rounds, and the least load on the busiest link; throughput: as much at once as the
-    /// links carry
+    /// mxnet: as MXNet's planner; best: few rounds, and the least load on the busiest link; throughput: as much at
+    /// once as the links carry
     #[arg(long, default_value = "best", value_parser = names::one_of::<TreeMode>(&TreeMode::ALL.map(TreeMode::name)))]
     mode: TreeMode,
-    /// By what mxnet multiplies a link's weight for each tree that uses it
+    /// mxnet: factor on a link's weight for each tree that uses it
     #[arg(long, default_value_t = 0.7, value_name = "FACTOR", value_parser = decimal(0.0..=1e6))]
     penalty: f64,
-    /// The seed of mxnet's shuffles; given, Kernighan and Lin's clusters are tried for 8 ranks and fewer too
+    /// mxnet: seed of the shuffles; also tries Kernighan and Lin's clusters for up to 8 ranks
     #[arg(long, value_name = "NUMBER", value_parser = whole_of_64_bits)]
     seed: Option<u64>,
-    /// The roots, like 0,2 or 0..3 with both ends, each once; each rank unless said
+    /// Roots, each once: 0,2 or 0..3 (both included) [default: each rank]
     #[arg(long, value_name = "A,B")]
     roots: Option<Roots>,
-    /// Take a matrix as ranks of links, as CUDA gives them plus 1, and make weights of them by MXNet's rules
+    /// Read the matrix as link ranks, CUDA's plus 1, and turn them into weights by MXNet's rules
     #[arg(long)]
     ranks: bool,
     /// Print JSON
@@ -49,7 +50,7 @@ pub(crate) struct Options {
     /// Draw the trees over the links into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<String>,
-    /// Compare the bytes on each link with those of ring, star and radix
+    /// Compare the bytes on each link with ring, star and radix
     #[arg(long)]
     compare: bool,
 }
@@ -92,23 +93,23 @@ impl FromStr for Roots {
         let number = |part: &str| {
             let part = part.trim();
             part.parse::<usize>()
-                .map_err(|_| format!("`{part}` is no rank: write 0,2 or 0..3 (both included)"))
+                .map_err(|_| format!("`{part}` is not a rank: write 0,2 or 0..3 (both included)"))
         };
         let mut roots = vec![];
         for part in text.split(',') {
             let (first, last) = part.split_once("..").unwrap_or((part, part));
             let (first, last) = (number(first)?, number(last.strip_prefix('=').unwrap_or(last))?);
             if last < first {
-                return Err(format!("`{part}` holds nothing: write {last}..{first}"));
+                return Err(format!("`{part}` is empty: write {last}..{first}"));
             }
             if last >= MOST_RANKS {
                 return Err(format!(
-                    "there is no rank {last}: trees are planned for {MOST_RANKS} ranks at most"
+                    "rank {last} is too large: trees are planned for at most {MOST_RANKS} ranks"
                 ));
             }
             for root in first..=last {
                 if roots.contains(&root) {
-                    return Err(format!("root {root} is there twice: say each once"));
+                    return Err(format!("root {root} is listed twice: write each root once"));
                 }
                 roots.push(root);
             }
@@ -171,7 +172,7 @@ fn print(set: &TreeSet, links: &LinkMatrix, topology: &Topology, out: &mut dyn W
     let TreeFigures { weight, worst_load, max_link_use, links_used } = set.figures(links);
     let mut figure =
         |name: &str, text: String| writeln!(out, "{}", table::wrapped(&format!("{name:<11} {text}")));
-    figure("weight", format!("{}, the sum of the weights of all trees' links", number(weight)))?;
+    figure("weight", format!("{}, the sum of the weights of the links of all trees", number(weight)))?;
     let load = number(worst_load);
     figure(
         "worst load",
@@ -183,13 +184,13 @@ fn print(set: &TreeSet, links: &LinkMatrix, topology: &Topology, out: &mut dyn W
     figure(
         "bound",
         format!(
-            "{least_time} s for an all-reduce of 1 GB by any schedule, if bandwidths are in GB/s; these trees, whose links carry sums up and results down at once, need {time} s: {reached:.1} % of that speed"
+            "{least_time} s for an all-reduce of 1 GB by any schedule, if bandwidths are in GB/s. These trees, with sums up and results down at once, need {time} s: {reached:.1} % of that speed"
         ),
     )?;
     let least = set.size().next_power_of_two().ilog2();
     let most = set.trees().iter().map(SpanningTree::rounds).max().unwrap_or(0);
     if most > least && set.trees().iter().any(|tree| tree.by().to_string() == "best") {
-        writeln!(out, "rounds      {most}: the links do not seem to allow {least}")?;
+        writeln!(out, "rounds      {most}, because the links do not seem to allow {least}")?;
     }
     Ok(())
 }
@@ -340,7 +341,7 @@ mod tests {
         for (args, said_why) in [
             (format!("{NVLINKS} --roots 8"), "root 8 is none of 8 ranks; use roots from 0 to 7"),
             (format!("{NVLINKS} --mode mxnet --penalty 0"), "above 0, and at most 1"),
-            (format!("{NVLINKS} --seed 3"), "--seed changes nothing about --mode best"),
+            (format!("{NVLINKS} --seed 3"), "--seed has no effect on --mode best"),
             ("trees --topology @/link_matrices.json".into(), "7 topologies; expected one to be named"),
             ("trees --topology @/none.txt".into(), "cannot read the topology"),
             (

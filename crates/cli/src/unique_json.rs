@@ -1,4 +1,4 @@
-//! JSON whose objects have each key once: of two values of one key a reader would have to choose.
+//! JSON whose objects have each key once, so that no reader has to choose between two values.
 
 use serde_core::{
     Deserialize, Deserializer,
@@ -70,7 +70,9 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         let mut found = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
             if found.contains_key(&key) {
-                return Err(A::Error::custom(format!("an object has {key:.80?} twice; keep one of them")));
+                return Err(A::Error::custom(format!(
+                    "an object has the key {key:.80?} twice; keep one of them"
+                )));
             }
             let Unique(value) = fields.next_value()?;
             found.insert(key, value);

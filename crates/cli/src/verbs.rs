@@ -1,4 +1,4 @@
-//! The verbs in groups, with examples and the page of each: what `--help` shows beside the texts of the options.
+//! The groups of verbs, and the examples and page of each, which `--help` shows in addition to the options.
 
 use clap::Command;
 

@@ -16,20 +16,19 @@ use std::io::Write;
 
 /// Prove schedules without running them, and show their costs
 ///
-/// One row for the schedules of an algorithm and a collective: their fold order (fixed: the same bits as every other fixed one),
-/// rounds, and the buffers that the busiest worker sends. With --all one row per schedule: also whether it may run serially and,
-/// if it has reducers, start again when one is lost, and the busiest worker's messages and partners. Below them stands what was
-/// left out, as there is no such schedule, and why.
+/// One row per algorithm and collective: the fold order (all fixed ones give the same bits), rounds, and the buffers
+/// that the busiest worker sends. With --all one row per schedule, with the messages and partners of the busiest
+/// worker, and whether the schedule can run serially and restart without a lost reducer. Combinations without a
+/// schedule follow the table, with the reason.
 ///
-/// Where all ranks do the same, as in radix, radix(128,128), ring, one_shot, and reduction_server with as many reducers as workers, one
-/// of them is proven for all: 16384 ranks take no time. Elsewhere a schedule whose ranks have more than 2^27 places, steps or messages
-/// together, like radix(2,4;4,2) for 16384, or one with more than 65535 messages from one rank to another, is too large to prove,
-/// which is not a fault of it.
+/// If all ranks do the same, one is proven for all: 16384 ranks take no time. Other schedules are too large to prove
+/// above 2^27 places, steps or messages in total, or 65535 messages from one rank to another.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// all, or names: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server,
-    /// mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best),
-    /// trees(throughput), trees(best,single), weighted(radix,16x3,1), sites(radix,radix,3x2); in a shell, quoted
+    /// all, or names, quoted in a shell: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree,
+    /// reduction_server, mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling),
+    /// hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), trees(throughput),
+    /// trees(best,single), weighted(radix,16x3,1), sites(radix,radix,3x2)
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms(), hide_possible_values = true)]
     algorithm: NameChoice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),
@@ -39,19 +38,19 @@ pub(crate) struct Options {
     /// Numbers of workers: 8, 2..64 (both included), 2..8,16
     #[arg(long, default_value = "2..16", value_name = "SET")]
     ranks: Set,
-    /// Numbers of reducers, for reduction_server, alone or in a hierarchy: 1..2 unless said
+    /// Numbers of reducers, for reduction_server, alone or in a hierarchy [default: 1..2]
     #[arg(long, value_name = "SET")]
     reducers: Option<Set>,
-    /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
+    /// Workers per host, for hierarchical [default: largest power of two up to the square root of the workers]
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     per_host: Option<u32>,
-    /// The fold order, for workers of several hosts
+    /// Fold order, for workers on several hosts
     #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: FoldOrder,
-    /// A row for each schedule, and not one for each algorithm and collective
+    /// Show a row for each schedule
     #[arg(long, conflicts_with = "json")]
     all: bool,
-    /// One JSON object per schedule, and per one that is left out, instead of the table
+    /// Print one JSON object per schedule, proven or left out
     #[arg(long)]
     json: bool,
 }
@@ -90,7 +89,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     Ok(Outcome::passed_if(rows.iter().all(|row| row.proof.is_ok())))
 }
 
-/// The algorithms, if no option changes nothing about all of them.
+/// The algorithms, if no option has no effect on all of them.
 fn chosen(options: &Options) -> Result<Vec<Algorithm>, Failure> {
     let algorithms: Vec<Algorithm> = match &options.algorithm {
         NameChoice::All => Algorithm::all().into_iter().chain([Algorithm::hosts_and_reducers()]).collect(),
@@ -100,8 +99,8 @@ fn chosen(options: &Options) -> Result<Vec<Algorithm>, Failure> {
         && let Some(other) = algorithms.iter().find(|algorithm| layout::sites(algorithm).is_empty())
     {
         return Err(Failure::Usage {
-            problem: format!("the fold order of sites needs sites, and {other} names none"),
-            hint: "name algorithms with the sizes of sites, as in sites(radix,radix,3x2)",
+            problem: format!("the fold order `sites` needs sites, but {other} has none"),
+            hint: "pass algorithms with the sizes of sites, as in sites(radix,radix,3x2)",
         });
     }
     let follows = |algorithm: &Algorithm| layout::follows_hosts(algorithm, options.fold_order);
@@ -197,7 +196,7 @@ fn print(options: &Options, rows: &[Row], left_out: &[LeftOut], out: &mut dyn Wr
     }
     let of = summary::of_one(&proven).map_or(String::new(), |collective| format!(" of {collective}"));
     let (proven, schedules) = (proven.len(), rows.len());
-    writeln!(out, "{proven} of {schedules} schedules{of} proven; K: the bytes of the whole buffer")?;
+    writeln!(out, "{proven} of {schedules} schedules{of} proven; K: bytes of the whole buffer")?;
     if !options.all && schedules > 1 {
         writeln!(out, "--all shows a row for each")?;
     }
@@ -312,11 +311,8 @@ mod tests {
     #[test]
     fn options_that_change_nothing_are_refused() {
         for (args, said) in [
-            (
-                ["--algorithm", "radix,ring", "--per-host", "2"],
-                "--per-host changes nothing about radix, ring",
-            ),
-            (["--algorithm", "ring", "--reducers", "4"], "--reducers changes nothing about ring"),
+            (["--algorithm", "radix,ring", "--per-host", "2"], "--per-host has no effect on radix, ring"),
+            (["--algorithm", "ring", "--reducers", "4"], "--reducers has no effect on ring"),
         ] {
             let failure = verified(&args).unwrap_err();
             assert!(failure.to_string().contains(said), "{failure}");

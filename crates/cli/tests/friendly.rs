@@ -28,7 +28,7 @@ fn negative_numbers_are_answered_with_what_may_be() {
         ("explain --ranks -3", "write a whole number from 1 to 16384"),
         ("bench --local -1", "write a whole number from 1 to 1024"),
         ("launch -n -2 -- true", "from 1 to 1024, like 4"),
-        ("verify --ranks -3", "is no number above 0"),
+        ("verify --ranks -3", "is not a number above 0"),
         ("bench --local 2 --sizes -4", "is no size"),
         ("bench --local 2 --seconds -0.5", "-0.5"),
     ] {
@@ -85,7 +85,7 @@ fn settings_may_be_named() {
     let (code, stdout, stderr) = run("settings HERRINGBONE_ALGORITHM timeout-s");
     assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
     assert!(stdout.contains("HERRINGBONE_ALGORITHM") && stdout.contains("HERRINGBONE_TIMEOUT_S"), "{stdout}");
-    assert!(!stdout.contains("HERRINGBONE_IFNAME") && !stdout.contains("world of 1"), "{stdout}");
+    assert!(!stdout.contains("HERRINGBONE_IFNAME") && !stdout.contains("a job of one rank"), "{stdout}");
     let (_, stdout, _) = run("settings MASTER_ADDR");
     assert!(stdout.contains("HERRINGBONE_STORE"), "{stdout}");
     let (code, _, stderr) = run("settings algoritm");
@@ -256,8 +256,8 @@ fn what_times_and_prices_need_is_said() {
         ("simulate --collective gather(0) --parts 18446744073709551616,0", "too many bytes to count"),
         ("simulate --bytes -5M", "\"-5M\" is no number of bytes"),
         ("simulate --slow -1:2", "RANK:F"),
-        ("verify --ranks -1,2", "no number above 0"),
-        ("explain --ranks 4 --sizes -1K..2K", "is no size"),
+        ("verify --ranks -1,2", "not a number above 0"),
+        ("explain --ranks 4 --sizes -1K..2K", "is not a size"),
         ("advise --worker-gbps 10 --reducer-gbps 10", "--workers"),
         ("advise --worker-gbps 10 --reducer-gbps 10 --from /nowhere/stats.json", "group.recent()"),
     ] {

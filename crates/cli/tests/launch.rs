@@ -336,8 +336,11 @@ fn what_cannot_be_started_is_refused_with_a_hint() {
         (&["-n", "0", "--", "true"], "from 1 to 1024, like 4"),
         (&["--", "true"], "--ranks <N>"),
         (&["-n", "2"], "write it at the end, as in `herringbone launch -n 4 -- python train.py`"),
-        (&["-n", "2", "no-such-command", "--lr", "1"], "no command `no-such-command` in any folder of PATH"),
-        (&["-n", "2", "./no-such-file"], "there is no file `./no-such-file`"),
+        (
+            &["-n", "2", "no-such-command", "--lr", "1"],
+            "command `no-such-command` is not in any folder of PATH",
+        ),
+        (&["-n", "2", "./no-such-file"], "file `./no-such-file` does not exist"),
         (&["-n", "2", &format!("{here}/Cargo.toml")], "a file that may be executed"),
         (&["-n", "2", "--max-attempts", "0", "--", "true"], "write a whole number from 1 to 4294967295"),
         (&["-n", "2", "--replace", "nccl", "--", "true"], "[possible values: gloo]"),
@@ -385,7 +388,7 @@ fn a_rank_that_always_fails_ends_the_job_and_one_that_succeeds_is_done() {
     assert_eq!(lines, ["[rank 0] 0", "[rank 1] 0", "[rank 1] 1", "[rank 1] 2"], "{stderr}");
     assert_eq!(code, 7, "{stderr}");
     for part in [
-        "rank 1 failed 3 times without progress between, with exit status: 3, 2 times; exit status: 7;",
+        "rank 1 failed 3 times without progress in between, with exit status: 3, 2 times; exit status: 7;",
         "raise --max-attempts",
         "HERRINGBONE_PROGRESS_FILE",
     ] {

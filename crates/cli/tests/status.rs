@@ -160,12 +160,12 @@ fn it_answers_while_a_rank_is_stopped_and_says_who_waits_for_that() {
         move || status(&["--dump", &folder, &address])
     });
     let (code, page, stderr) = status(&[own, &address]);
-    assert_eq!(code, 0, "the first that answers counts: {stderr}");
+    assert_eq!(code, 0, "the first to answer is used: {stderr}");
     assert!(page.contains("4 workers, 1 reducer, epoch 0; 4 of 5 members answer"), "{page}");
-    assert!(page.contains("\nrank 2 is waited for by ") && page.contains("it does not answer"), "{page}");
+    assert!(page.contains("\nrank 2 keeps ") && page.contains("it does not answer"), "{page}");
     let (code, _, stderr) = alone.join().unwrap();
     assert_eq!(code, 3, "{stderr}");
-    assert!(stderr.contains(own) && stderr.contains("name another member's ADDR:PORT"), "{stderr}");
+    assert!(stderr.contains(own) && stderr.contains("pass the ADDR:PORT of another member"), "{stderr}");
     let (code, page, stderr) = dumped.join().unwrap();
     assert_eq!(code, 0, "{stderr}");
     assert!(page.contains("\nrank 2: no record: no answer for 1 s: stopped, or cut off?\n"), "{page}");
@@ -203,7 +203,7 @@ fn a_job_that_forms_says_who_is_missing() {
     }
     let (code, page, stderr) = output(herringbone(&["status"]).env("HERRINGBONE_STORE", &free));
     assert_eq!(code, 0, "{stderr}");
-    assert!(page.starts_with("a job of 3 ranks forms: ranks 1, 2 are missing\n"), "{page}");
+    assert!(page.starts_with("a job of 3 ranks is forming: ranks 1, 2 are missing\n"), "{page}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_reducer_without_jobs_says_so() {
     let (_reducer, address) = serve();
     let (code, page, stderr) = status(&[&address]);
     assert_eq!(code, 0, "{stderr}");
-    assert!(page.starts_with("a reducer: 0 jobs now, 0 since it began\n"), "{page}");
+    assert!(page.starts_with("a reducer: 0 jobs now, 0 since its start\n"), "{page}");
     let status = object(&[&address]);
     let member = &status["members"][0];
     assert_eq!((&member["role"], &member["jobs_served"]), (&"reducer".into(), &0.into()), "{status}");

@@ -1,16 +1,16 @@
-//! Who is answered: clients that name this host as it is called, and that know the token where one is asked for.
+//! Who gets an answer: clients that use a name of this host, and that know the token if there is one.
 //!
-//! A page on the web could have its own name lead here, so that the browser takes us for its server and lets it read what we answer
-//! (DNS rebinding). Such a request names that page's host. A number is nobody's name.
+//! The owner of a web page can point its name to this host (DNS rebinding). Then the browser takes this process for the page's server,
+//! and lets the page read our answers. Such a request has the page's host name. An address in numbers is always allowed.
 
 use super::request::PageRequest;
 use std::hint::black_box;
 use std::net::IpAddr;
 
-/// What clients have to name and to know.
+/// The host names that clients can use, and the token that they need.
 #[derive(Clone)]
 pub(crate) struct Gate {
-    /// What this host is called, beside numbers and `localhost`.
+    /// The name of this host, in addition to numbers and `localhost`.
     names: Vec<String>,
     token: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The loop that takes connections: a thread for each, a bounded number of them, each for a bounded time.
+//! The loop that accepts connections: a thread each, a bounded number of them, each for a bounded time.
 
 use super::places::{Places, VisitorPlace};
 use super::request::PageRequest;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 /// How long a client has to take a part of an answer.
 const TAKING: Duration = Duration::from_secs(5);
-/// How long a connection is kept after its answer, so that what the client still sends does not take the answer from it.
+/// How long a connection stays open after its answer, so that bytes that the client still sends do not cancel the answer.
 const LINGER: Duration = Duration::from_secs(1);
-/// How many connections are kept so at once.
+/// How many connections stay open so at once.
 const LINGERING: usize = 128;
-/// How long it rests if the system has no connection to give.
+/// How long it rests if the system cannot accept a connection.
 const REST: Duration = Duration::from_millis(100);
 
-/// What is answered to clients.
+/// The answers to clients.
 pub(crate) trait Site: Send + Sync + 'static {
     /// The answer to a request that was let in.
     fn answer(&self, request: &PageRequest) -> PageResponse;

@@ -1,6 +1,6 @@
-//! The places for clients: a bounded number of them, and who has to leave when all are taken and another client comes.
+//! A bounded number of places for clients, and the choice of who leaves when another client comes and all are taken.
 //!
-//! A client that sends nothing would else keep a place for as long as it may take to send its request, and sixteen of them would keep
+//! Otherwise a client that sends nothing would keep its place until the time limit of a request, and sixteen of them would keep
 //! everybody out.
 
 use herringbone_sys::fork::Guarded;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// How many clients have a place at once.
 pub(crate) const PLACES: usize = 16;
-/// How long the thread of a client that has to leave may take to be gone.
+/// How long the thread of a client that has to leave can take to end.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// How far a client has come.

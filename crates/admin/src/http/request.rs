@@ -1,4 +1,4 @@
-//! The requests that are answered: GET and HEAD, with a header of bounded length.
+//! The accepted requests: GET and HEAD, with a header of bounded length.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -11,18 +11,18 @@ const HEADER_LINES: usize = 64;
 /// How long a client has to send it.
 pub(crate) const SENDING: Duration = Duration::from_secs(5);
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageRequest {
-    /// Whether it wants the answer's header alone.
+    /// Whether the client wants only the header of the answer.
     pub(crate) wants_header: bool,
     /// The path, without what follows a question mark.
     pub(crate) path: String,
     /// What follows the question mark.
     pub(crate) query: String,
-    /// Where the client believes to be: the Host header, or the authority of a target that has one.
+    /// The host that the client believes it is talking to: the Host header, or the authority of a target that has one.
     pub(crate) host: Option<String>,
-    /// Whether it is a request of HTTP/1.0, whose clients need not say where they believe to be.
+    /// Whether it is a request of HTTP/1.0, in which the Host header is optional.
     pub(crate) is_old: bool,
     /// Whether the client is on this host.
     pub(crate) is_local: bool,
@@ -123,7 +123,7 @@ impl PageRequest {
                 value.clone_into(&mut request.accept);
             }
         }
-        // The authority counts in place of the Host header, which HTTP/1.1 demands all the same.
+        // The authority overrides the Host header, which HTTP/1.1 requires nevertheless.
         if let Some(authority) = target.authority
             && (request.host.is_some() || is_old)
         {
@@ -152,7 +152,7 @@ impl<'a> Target<'a> {
         let rest = &target[SCHEME.len()..];
         let (authority, origin) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         if authority.is_empty() {
-            return Err(BadRequest::Malformed("the target names no host".to_owned()));
+            return Err(BadRequest::Malformed("the target has no host".to_owned()));
         }
         let origin = if origin.starts_with('/') { origin } else { "/" };
         Ok(Self { authority: Some(authority), origin })

@@ -1,4 +1,4 @@
-//! What is answered.
+//! Answers.
 
 use super::{gate::GateRefusal, request::BadRequest};
 use std::io::{self, Write};
@@ -31,11 +31,12 @@ impl PageResponse {
         match refused {
             GateRefusal::NoHost => Self::line(400, "the Host header is missing"),
             GateRefusal::Host => {
-                Self::line(421, "this host is not called so: use its address, its own name or localhost")
+                Self::line(421, "unknown host name: use this host's address, its own name or localhost")
             }
-            GateRefusal::Token => {
-                Self::line(401, "send the text of HERRINGBONE_ADMIN_TOKEN: Authorization: Bearer TEXT")
-            }
+            GateRefusal::Token => Self::line(
+                401,
+                "send the header Authorization: Bearer TEXT, with the text of HERRINGBONE_ADMIN_TOKEN",
+            ),
         }
     }
 
@@ -45,8 +46,8 @@ impl PageResponse {
             BadRequest::Gone => return None,
             BadRequest::Late => Self::line(408, "the request took too long"),
             BadRequest::TooLong => Self::line(431, "the header is too long"),
-            BadRequest::Malformed(why) => Self::line(400, &format!("this is no HTTP: {why}")),
-            BadRequest::Method => Self::line(405, "there is only GET and HEAD"),
+            BadRequest::Malformed(why) => Self::line(400, &format!("not a valid HTTP request: {why}")),
+            BadRequest::Method => Self::line(405, "only GET and HEAD are allowed"),
         })
     }
 

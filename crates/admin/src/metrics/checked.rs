@@ -1,4 +1,4 @@
-//! A checker of Prometheus's text format, for tests: `promtool check metrics` finds the same, where a machine has it.
+//! A checker of Prometheus's text format, for tests. It finds the same problems as `promtool check metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

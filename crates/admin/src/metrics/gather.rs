@@ -1,4 +1,4 @@
-//! What there is to tell of a process, in series.
+//! All figures of a process, in series.
 
 use super::series;
 use super::text::Family;
@@ -37,7 +37,7 @@ pub(super) fn families(outlook: &Outlook) -> Vec<Family> {
 fn of_job(place: &SeenPlace) -> Vec<Family> {
     let there = place.view.place();
     let name = there.names.first().cloned().unwrap_or_default();
-    // Before the group of those that are left is there, the job's ranks are all that is known.
+    // Until the group of the remaining ranks has formed, only the job's ranks are known.
     let whole = place.known.as_ref().and_then(|known| known.figures.whole.as_ref());
     let ranks = whole.map_or(there.roster.world(), |whole| whole.ranks);
     let mut families = vec![
@@ -56,7 +56,7 @@ fn of_job(place: &SeenPlace) -> Vec<Family> {
     families
 }
 
-/// How engines stand: a rank's, or those of a reducer's jobs.
+/// The state of engines: a rank's, or one for each job of a reducer.
 fn of_engines(engines: &[&JobStatus], staged: u64, staging: u64) -> Vec<Family> {
     let in_flight = |status: &&JobStatus| status.operations.len() + status.unlisted[1] as usize;
     let oldest = engines.iter().flat_map(|status| &status.operations).map(|operation| operation.age).max();
@@ -100,11 +100,11 @@ fn counted(stats: &Stats) -> Vec<Family> {
     ]
 }
 
-/// How many operations and messages have ended well, as they were heard of: so no scrape misses those of a job that is over.
+/// Successful operations and messages, as listeners counted them, so that no scrape misses a job that is over.
 fn operations(events: &EventCounts) -> Family {
     let mut family = Family::of(&series::OPERATIONS);
     for OperationCount { collective, algorithm, seconds } in &events.operations {
-        // A kind of which none has ended well is no series yet.
+        // A kind without a successful operation has no series yet.
         if seconds.count() > 0 {
             family.add([(*collective).to_owned(), algorithm.clone()], seconds.count() as f64);
         }
@@ -112,7 +112,7 @@ fn operations(events: &EventCounts) -> Family {
     family
 }
 
-/// What events have added up to.
+/// The sums of events.
 fn heard_in(outlook: &Outlook) -> Vec<Family> {
     // The moment comes first: a wait that ends meanwhile is shorter than it was shown before, and sums would go back.
     let at = now();
@@ -146,7 +146,7 @@ fn add_moved(family: &mut Family, transport: &str, peers: &str, moved: Moved) {
     }
 }
 
-/// What a server has to tell of its jobs and its tables.
+/// A server's figures of its jobs and tables.
 fn of_server(server: &ShownServer) -> Vec<Family> {
     let mut families: Vec<Family> = server.view.tables().iter().flat_map(of_tables).collect();
     if let Some(known) = &server.known {
@@ -157,7 +157,7 @@ fn of_server(server: &ShownServer) -> Vec<Family> {
     families
 }
 
-/// What a server's engines have to tell, which a rank's has, too.
+/// The figures of a server's engines, which a rank's engine also has.
 fn of_jobs_of_server(server: &ShownServer) -> Vec<Family> {
     let Some(known) = &server.known else { return Vec::new() };
     let ServerFigures { stats, jobs, .. } = &*known.figures;

@@ -1,4 +1,4 @@
-//! All series that a process can have: names end in base units, and labels have few values.
+//! All series of a process: names end in base units, and labels have few values.
 
 /// What a series is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,119 +30,119 @@ const fn series(
 use SeriesKind::{Counter, Gauge, Histogram};
 
 pub(crate) const BUILD: Series =
-    series("herringbone_build_info", Gauge, &["version"], "The build of this process; always 1.");
+    series("herringbone_build_info", Gauge, &["version"], "Build of this process; always 1.");
 pub(crate) const JOB: Series = series(
     "herringbone_job_info",
     Gauge,
     &["id", "name", "rank"],
-    "The job of this rank: its number, what the launcher calls it, and the rank; always 1.",
+    "Job of this rank: its number, its name in the launcher, and the rank; always 1.",
 );
 pub(crate) const RANKS: Series =
-    series("herringbone_ranks", Gauge, &[], "Ranks of the job; after a shrink those that are left.");
+    series("herringbone_ranks", Gauge, &[], "Ranks of the job; after a shrink, the remaining ranks.");
 pub(crate) const REDUCERS: Series =
     series("herringbone_reducers", Gauge, &[], "Reducers that the job had when it formed.");
 pub(crate) const OPERATIONS: Series = series(
     "herringbone_operations_total",
     Counter,
     &["collective", "algorithm"],
-    "Operations and messages of programs that this rank has completed.",
+    "Operations, and messages of the program, that this rank has completed.",
 );
 pub(crate) const SECONDS: Series = series(
     "herringbone_operation_seconds",
     Histogram,
     &["collective", "algorithm"],
-    "How long operations took that ended well, from the call to the result.",
+    "Time of successful operations, from the call to the result.",
 );
 pub(crate) const PEER_WAITS: Series = series(
     "herringbone_peer_wait_seconds_total",
     Counter,
     &["peer"],
-    "Time in which operations waited for messages or room of a member, summed over operations: who is slow.",
+    "Time that operations waited for a member's messages or free buffers, summed over operations: who is slow.",
 );
 pub(crate) const PEER_WAIT: Series = series(
     "herringbone_peer_wait_duration_seconds",
     Histogram,
     &["peer"],
-    "How long one wait of an operation for a member was.",
+    "Length of each wait of an operation for a member.",
 );
 pub(crate) const FAULTS: Series = series(
     "herringbone_faults_total",
     Counter,
     &["kind"],
-    "Members that were suspected or lost, fences of groups, and operations that failed, by the error's name.",
+    "Suspected or lost members, fences of groups, and failed operations, by the name of the error.",
 );
 pub(crate) const FAILED: Series = series(
     "herringbone_operations_failed_total",
     Counter,
     &[],
-    "Operations that failed on this rank, and calls that did not become operations; messages are in herringbone_faults_total alone.",
+    "Operations that failed on this rank, and calls that did not become operations; failed messages are only in herringbone_faults_total.",
 );
 pub(crate) const BYTES: Series = series(
     "herringbone_bytes_total",
     Counter,
     &["transport", "peers", "direction"],
-    "Payload bytes that this process has exchanged with workers or reducers, through shared memory or sockets.",
+    "Payload bytes exchanged with workers or reducers, through shared memory or sockets.",
 );
 pub(crate) const WAITING: Series = series(
     "herringbone_wait_seconds_total",
     Counter,
     &[],
-    "Time that callers have waited for operations, summed over threads.",
+    "Time that callers waited for operations, summed over threads.",
 );
 pub(crate) const BUSY: Series = series(
     "herringbone_in_flight_seconds_total",
     Counter,
     &[],
-    "Time that operations were in flight that ended well, summed over operations.",
+    "Time in flight of successful operations, summed over operations.",
 );
 pub(crate) const IN_FLIGHT: Series = series(
     "herringbone_in_flight",
     Gauge,
     &[],
-    "Operations in flight: those whose callers wait, and on a reducer all that run.",
+    "Operations in flight whose callers wait; on a reducer, all operations in flight.",
 );
 pub(crate) const OLDEST: Series = series(
     "herringbone_oldest_in_flight_seconds",
     Gauge,
     &[],
-    "How long the oldest operation has been in flight; 0 if there is none.",
+    "Age of the oldest operation in flight; 0 without one.",
 );
 pub(crate) const STAGED: Series =
-    series("herringbone_staging_bytes", Gauge, &[], "Bytes of staging memory that operations have now.");
+    series("herringbone_staging_bytes", Gauge, &[], "Bytes of staging memory in use.");
 pub(crate) const STAGING: Series =
-    series("herringbone_staging_limit_bytes", Gauge, &[], "Bytes of staging memory that there are.");
-pub(crate) const CONNECTIONS: Series = series(
-    "herringbone_connections_total",
-    Counter,
-    &[],
-    "Connections over sockets that operations have needed.",
-);
+    series("herringbone_staging_limit_bytes", Gauge, &[], "Bytes of staging memory in total.");
+pub(crate) const CONNECTIONS: Series =
+    series("herringbone_connections_total", Counter, &[], "Socket connections that operations have needed.");
 pub(crate) const REBALANCED: Series = series(
     "herringbone_rebalanced_total",
     Counter,
     &[],
-    "How often plans have followed ports of hosts that became slow or fast (HERRINGBONE_REBALANCE).",
+    "How often plans changed because the port of a host became slow or fast (HERRINGBONE_REBALANCE).",
 );
-pub(crate) const LINKS: Series =
-    series("herringbone_links", Gauge, &["state"], "Links to other processes: shm, tcp, wanted or lost.");
-pub(crate) const GROUPS: Series = series("herringbone_groups", Gauge, &[], "Groups that this rank is in.");
+pub(crate) const LINKS: Series = series(
+    "herringbone_links",
+    Gauge,
+    &["state"],
+    "Links to other processes, by state: shm, tcp, wanted or lost.",
+);
+pub(crate) const GROUPS: Series = series("herringbone_groups", Gauge, &[], "Groups that include this rank.");
 pub(crate) const GENERATION: Series = series(
     "herringbone_group_generation",
     Gauge,
     &[],
-    "How many fences the group of all ranks, or of those that are left, has had: each is a failure that it got over.",
+    "Fences of the group of all ranks, or of the remaining ones: each is a failure that it survived.",
 );
 pub(crate) const FIGURES_AGE: Series = series(
     "herringbone_figures_age_seconds",
     Gauge,
     &[],
-    "How old these figures are: more than 0 if the engine was busy all the time when they were asked for.",
+    "Age of these figures: above 0 if the engine was too busy to give new ones.",
 );
 pub(crate) const UNWRITTEN: Series = series(
     "herringbone_metrics_file_errors_total",
     Counter,
     &[],
-    "How often the file below HERRINGBONE_METRICS_FILE could not be written.",
+    "How often the file in the folder HERRINGBONE_METRICS_FILE could not be written.",
 );
 pub(crate) const SERVED_NOW: Series =
     series("herringbone_reducer_jobs", Gauge, &[], "Jobs that this reducer serves.");
@@ -152,46 +152,42 @@ pub(crate) const TABLE_KEYS: Series = series(
     "herringbone_table_keys",
     Gauge,
     &["table", "range"],
-    "Keys of a table's range that is kept here.",
+    "Keys in a range of a table on this server.",
 );
 pub(crate) const TABLE_ROWS: Series = series(
     "herringbone_table_rows",
     Gauge,
     &["table", "range"],
-    "Rows of a table's range that is kept here.",
+    "Rows in a range of a table on this server.",
 );
 pub(crate) const TABLE_BYTES: Series = series(
     "herringbone_table_bytes",
     Gauge,
     &["table", "range"],
-    "Memory of a table's range that is kept here.",
+    "Memory of a range of a table on this server.",
 );
 pub(crate) const TABLE_WAITING: Series = series(
     "herringbone_table_waiting_pulls",
     Gauge,
     &["table", "range"],
-    "Pulls that wait for pushes of workers.",
+    "Pulls that wait for pushes from workers.",
 );
 pub(crate) const TABLE_NAN: Series = series(
     "herringbone_table_nan_pushes_total",
     Counter,
     &["table", "range"],
-    "Pushes that had a value that is not a number.",
+    "Pushes that contained a NaN.",
 );
 pub(crate) const TABLE_STEP: Series = series(
     "herringbone_table_worker_step",
     Gauge,
     &["table", "range", "worker"],
-    "The step that a worker of a table has come to.",
+    "Step that a worker of a table has reached.",
 );
 pub(crate) const TABLE_MEMORY: Series =
-    series("herringbone_table_memory_bytes", Gauge, &[], "Memory that all tables of this server have.");
-pub(crate) const TABLE_LIMIT: Series = series(
-    "herringbone_table_memory_limit_bytes",
-    Gauge,
-    &[],
-    "Memory that the tables of this server may have.",
-);
+    series("herringbone_table_memory_bytes", Gauge, &[], "Memory of all tables on this server.");
+pub(crate) const TABLE_LIMIT: Series =
+    series("herringbone_table_memory_limit_bytes", Gauge, &[], "Most memory for the tables on this server.");
 
 /// All of them, in the order in which they are shown.
 #[cfg(test)]
@@ -241,8 +237,8 @@ mod tests {
         fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
     }
 
-    /// The table of the documentation.
-    fn table() -> String {
+    /// The page of the documentation.
+    fn page() -> String {
         let row = |series: &&Series| {
             let Series { name, kind, labels, help } = **series;
             let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
@@ -253,8 +249,9 @@ mod tests {
             };
             format!("| `{name}` | {kind} | {} | {} |\n", labels.join(", "), help.trim_end_matches('.'))
         };
-        let head = "| series | type | labels | what it has |\n|---|---|---|---|\n";
-        ALL.iter().map(row).fold(head.to_owned(), |table, row| table + &row)
+        let head = "# Series of metrics\nProcesses serve these series for Prometheus ([Metrics](../metrics.md)). A test compares this table with \
+                    the program.\n\n| series | type | labels | meaning |\n|---|---|---|---|\n";
+        ALL.iter().map(row).fold(head.to_owned(), |page, row| page + &row)
     }
 
     /// OpenMetrics writes a counter's family without its end.
@@ -268,10 +265,12 @@ mod tests {
 
     #[test]
     fn the_documentation_has_all_series() {
+        let page = page();
         assert!(
-            file("docs/metrics.md").contains(&table()),
-            "docs/metrics.md needs this table:\n\n{}",
-            table()
+            file("docs/reference/metrics.md") == page,
+            "docs/reference/metrics.md needs this text:
+
+{page}"
         );
     }
 

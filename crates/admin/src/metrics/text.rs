@@ -70,7 +70,7 @@ impl Family {
     }
 }
 
-/// A label's value as the format has it. Jobs and tables have names that others give them, and the encoder takes values as they are.
+/// A label's value as the format has it. Users name jobs and tables, and the encoder does not escape values.
 fn escaped(value: String) -> String {
     match value.contains(['\\', '"', '\n']) {
         true => value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"),

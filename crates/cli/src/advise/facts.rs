@@ -1,29 +1,30 @@
-//! What a running job tells of itself: workers, bytes and computing of a step.
+//! The facts that a running job reports: workers, and bytes and computing per step.
 //!
-//! Of the last operations (`Communicator.recent()`) a step is the shortest sequence of calls that repeats to the end. How long
-//! callers have waited the counts say (`Communicator.stats()`); without them, who calls nothing more until all is over counts as
-//! one that waits. Other time is computing.
+//! A step is the shortest sequence of calls that repeats to the end of the last operations (`Communicator.recent()`). The counts
+//! (`Communicator.stats()`) tell how long callers have waited. Without them, a caller waits if it calls nothing until its operations
+//! have ended. The rest of the time is computing.
 
 use crate::failure::Failure;
 use herringbone::{DType, read_user_text};
+use indicatif::HumanBytes;
 use serde_json::Value;
 use std::path::Path;
 
 const HINT: &str = "write {\"size\": group.size, \"stats\": group.stats(), \"recent\": group.recent()} from Python, or \
-                    name what `herringbone bench --json` or `herringbone status --json` has printed";
-/// How often a sequence has to come to be a step.
+                    pass the output of `herringbone bench --json` or `herringbone status --json`";
+/// How often a sequence has to repeat to be a step.
 const REPEATS: usize = 3;
 
-/// What the file says; what it does not say has to be on the command line.
+/// The facts in the file; the others have to be on the command line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct JobFacts {
     pub(super) workers: Option<u32>,
     pub(super) bytes: Option<f64>,
     /// Seconds of computing in a step.
     pub(super) computing: Option<f64>,
-    /// The part of computing in which operations are under way.
+    /// The fraction of computing with operations in flight.
     pub(super) hidden: Option<f64>,
-    /// What was found, for people.
+    /// A summary for people.
     pub(super) said: String,
 }
 
@@ -37,7 +38,7 @@ pub(super) fn read(path: &Path) -> Result<JobFacts, Failure> {
 
 fn of_text(text: &str) -> Result<JobFacts, String> {
     let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
-    let values = values.map_err(|error| format!("is no JSON: {error}"))?;
+    let values = values.map_err(|error| format!("is not valid JSON: {error}"))?;
     let Some(first) = values.first() else { return Err("is empty".into()) };
     if first.is_array() {
         return of_operations(None, first, None, "the list");
@@ -51,7 +52,7 @@ fn of_text(text: &str) -> Result<JobFacts, String> {
     }
     if first.get("members").is_some() {
         let workers = number(first, "world")?;
-        let said = format!("{workers} workers; a job's standing says nothing of steps");
+        let said = format!("{workers} workers; the output of status has no facts about steps");
         return Ok(JobFacts { workers: Some(workers), said, ..JobFacts::default() });
     }
     Err("field `recent` is missing".into())
@@ -61,24 +62,25 @@ fn number(object: &Value, field: &str) -> Result<u32, String> {
     let number = object[field].as_u64().and_then(|number| u32::try_from(number).ok());
     number.filter(|number| *number > 0).ok_or_else(|| match object.get(field) {
         None => format!("field `{field}` is missing"),
-        Some(other) => format!("field `{field}` is no number above 0 but {other}"),
+        Some(other) => format!("field `{field}` is {other}, not a number above 0"),
     })
 }
 
-/// Of several sizes the largest is a step's.
+/// The largest of several sizes is a step's.
 fn of_measurements(rows: &[Value]) -> Result<JobFacts, String> {
     let mut most: Option<(u32, u64)> = None;
     for row in rows.iter().filter(|row| row["collective"] == "all_reduce") {
         let ranks = number(row, "ranks")?;
-        let bytes = row["bytes"].as_u64().ok_or("field `bytes` is no number of bytes")?;
+        let bytes = row["bytes"].as_u64().ok_or("field `bytes` is not a number of bytes")?;
         most = most.filter(|(_, known)| *known >= bytes).or(Some((ranks, bytes)));
     }
     let (workers, bytes) = most.ok_or("field `collective` is never all_reduce")?;
-    let said = format!("{workers} workers, {bytes} bytes; a measurement says nothing of computing");
+    let said =
+        format!("{workers} workers, {}; the output of bench has no facts about computing", HumanBytes(bytes));
     Ok(JobFacts { workers: Some(workers), bytes: Some(bytes as f64), said, ..JobFacts::default() })
 }
 
-/// An operation: what tells it from others, its bytes if they are summed, and when it was issued and ended, in seconds.
+/// An operation: its kind, its bytes if it is a sum, and when it was issued and ended, in seconds.
 #[derive(Clone, Debug, PartialEq)]
 struct Called {
     signature: String,
@@ -89,7 +91,7 @@ struct Called {
 
 /// How many seconds callers have waited for each operation, on average.
 fn waiting(stats: &Value) -> Result<f64, String> {
-    let all = stats["waiting_s"].as_f64().ok_or("field `stats.waiting_s` is no number of seconds")?;
+    let all = stats["waiting_s"].as_f64().ok_or("field `stats.waiting_s` is not a number of seconds")?;
     let by_algorithm = stats["operations"].as_object().ok_or("field `stats.operations` has no operations")?;
     let counts = by_algorithm.values().filter_map(Value::as_object).flat_map(|counts| counts.values());
     let operations: f64 = counts.filter_map(Value::as_f64).sum();
@@ -102,15 +104,15 @@ fn of_operations(
     waiting: Option<f64>,
     field: &str,
 ) -> Result<JobFacts, String> {
-    let list = list.as_array().ok_or_else(|| format!("field `{field}` is no list of operations"))?;
+    let list = list.as_array().ok_or_else(|| format!("field `{field}` is not a list of operations"))?;
     let mut calls = Vec::new();
     for (at, operation) in list.iter().enumerate() {
         calls.extend(called(operation).map_err(|problem| format!("operation {at} of {field}: {problem}"))?);
     }
     let Some(length) = period(&calls) else {
         return Err(format!(
-            "field `{field}`: no sequence of its {} ended operations comes {REPEATS} times up to the end and makes up half of \
-             them, so there is no step to be seen",
+            "field `{field}`: none of its {} ended operations begin a sequence that repeats {REPEATS} times up to the end and makes up half of \
+             them, so no step is visible",
             calls.len()
         ));
     };
@@ -134,7 +136,7 @@ fn of_operations(
     }
     let hidden = ((under_way - waited).max(0.0) / steps as f64 / computing).min(1.0);
     let said = format!(
-        "{} calls and {:.2} MB in a step, {:.1} ms each over {steps} steps, of which {:.1} ms are computing and {:.1} % of that hides \
+        "{} calls and {:.2} MB per step, {:.1} ms per step over {steps} steps; {:.1} ms are computing, and {:.1} % of that hides \
          communication",
         length,
         bytes / 1e6,
@@ -148,7 +150,8 @@ fn of_operations(
 
 /// An operation that has ended well.
 fn called(operation: &Value) -> Result<Option<Called>, String> {
-    let text = |field: &str| operation[field].as_str().ok_or_else(|| format!("field `{field}` is no text"));
+    let text =
+        |field: &str| operation[field].as_str().ok_or_else(|| format!("field `{field}` is not a text"));
     if text("state")? != "done" {
         return Ok(None);
     }
@@ -156,11 +159,11 @@ fn called(operation: &Value) -> Result<Option<Called>, String> {
     let width = dtype.parse::<DType>().map_err(|error| format!("field `dtype`: {error}"))?.bytes();
     let count = &operation["count"];
     if !count.is_null() && !count.is_u64() {
-        return Err(format!("field `count` is no number of elements but {count}"));
+        return Err(format!("field `count` is {count}, not a number of elements"));
     }
     let ago = |field: &str| {
         let seconds = operation[field].as_f64().filter(|seconds| seconds.is_finite());
-        seconds.ok_or_else(|| format!("field `{field}` is no number of seconds"))
+        seconds.ok_or_else(|| format!("field `{field}` is not a number of seconds"))
     };
     let (issued, ended) = (-ago("issued_s")?, -ago("ended_s")?);
     let bytes =
@@ -185,7 +188,7 @@ fn period(calls: &[Called]) -> Option<usize> {
     (1..=calls.len() / REPEATS).find(is_step)
 }
 
-/// For how long the caller waited, and for how long anything was under way, from the first call to the last one's.
+/// For how long the caller waited, and for how long operations were in flight, from the first call to the last.
 fn waits(calls: &[Called]) -> (f64, f64) {
     let (mut waited, mut under_way, mut until) = (0.0, 0.0, f64::MIN);
     for pair in calls.windows(2) {
@@ -193,7 +196,7 @@ fn waits(calls: &[Called]) -> (f64, f64) {
         until = f64::max(until, call.ended);
         let busy = (until.min(next) - call.issued).max(0.0);
         under_way += busy;
-        // Who calls again before all is over did not wait for it.
+        // A caller that calls again before all operations have ended did not wait for them.
         if until <= next {
             waited += busy;
         }
@@ -274,7 +277,7 @@ mod tests {
             ("{".into(), "is no JSON"),
             ("{\"x\": 1}".into(), "field `recent` is missing"),
             (json!({"recent": steps(4)}).to_string(), "field `size` is missing"),
-            (json!({"size": 0, "recent": steps(4)}).to_string(), "field `size` is no number above 0 but 0"),
+            (json!({"size": 0, "recent": steps(4)}).to_string(), "field `size` is 0, not a number above 0"),
             (json!({"size": 2, "recent": 3}).to_string(), "field `recent` is no list"),
             (json!({"size": 2, "recent": odd}).to_string(), "operation 3 of recent: field `dtype`"),
             (json!({"size": 2, "recent": steps(1)}).to_string(), "there is no step to be seen"),

@@ -14,13 +14,13 @@ const TOP: f64 = 64.0;
 const BELOW: f64 = 76.0;
 /// Room for the last figure of a curve.
 const RIGHT: f64 = 90.0;
-/// Up to so many offers each has a dot.
+/// Up to this many offers, each has a dot.
 const DOTS: usize = 65;
 
-/// What a panel shows of an offer.
+/// The value of an offer that a panel shows.
 struct Shown<'a> {
     title: &'static str,
-    /// What the best one is called.
+    /// The name of the best one.
     best: &'static str,
     unit: &'static str,
     colour: &'static str,
@@ -31,7 +31,7 @@ struct Shown<'a> {
 /// The picture of offers by number of reducers, from none; the cheapest is there if prices are known.
 pub(super) fn picture(workers: u32, offers: &[Offer], fastest: &Offer, cheapest: Option<&Offer>) -> String {
     let steps = Shown {
-        title: "time of a step",
+        title: "step time",
         best: "fastest",
         unit: "s",
         colour: CURVES[0],
@@ -48,8 +48,8 @@ pub(super) fn picture(workers: u32, offers: &[Offer], fastest: &Offer, cheapest:
     });
     let panels: Vec<Shown<'_>> = [steps].into_iter().chain(prices).collect();
     let mut svg = Svg::default();
-    let what = if panels.len() > 1 { "Time and price of a step" } else { "Time of a step" };
-    let title = format_args!("{what} of {workers} workers, by the number of reducers");
+    let what = if panels.len() > 1 { "Step time and price" } else { "Step time" };
+    let title = format_args!("{what} with {workers} workers, by number of reducers");
     svg.text((8.0, 22.0), "font-size=\"15\"", title);
     for (at, shown) in panels.iter().enumerate() {
         panel(&mut svg, offers, shown, TOP + at as f64 * (HIGH + BELOW));
@@ -73,7 +73,7 @@ fn panel(svg: &mut Svg, offers: &[Offer], shown: &Shown<'_>, top: f64) {
             unit: shown.unit,
         },
     };
-    let begins = if panel.up.values.start > 0.0 { "; the axis does not begin at 0" } else { "" };
+    let begins = if panel.up.values.start > 0.0 { "; the axis does not start at 0" } else { "" };
     panel.grid(svg, "reducers", &format!("{}{begins}", shown.title));
     let points: Vec<_> =
         offers.iter().map(|offer| panel.at((f64::from(offer.reducers), (shown.of)(offer)))).collect();

@@ -1,6 +1,6 @@
 //! `bench --calibrate`: constants of the machines that a job runs on, for `HERRINGBONE_CALIBRATION` and `simulate`.
 //!
-//! Sums of several sizes are timed, each size by another algorithm, and rank 0 fits the constants to the times.
+//! Sums of several sizes are timed, each size with a different algorithm, and rank 0 fits the constants to the times.
 
 use super::{
     measure::Case,
@@ -25,7 +25,7 @@ use std::{fmt::Write as _, fs, io::Write, path::Path, time::Duration};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// What is timed: no size twice, so that the size decides the algorithm.
+/// The timed sizes, each once, so that the size decides the algorithm.
 const TIMED: [(usize, &str); 10] = [
     (KIB, "doubling"),
     (4 * KIB, "radix"),
@@ -56,10 +56,10 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
     let rules = rules(&calls(with_reducers)?)?;
     let communicator = Communicator::connect(config.guidance(Guidance { rules, ..Guidance::default() }))?;
     if communicator.size() < 2 {
-        return Err(Failure::Usage { problem: "a single rank has nothing to time".into(), hint: START });
+        return Err(Failure::Usage { problem: "one rank alone has nothing to time".into(), hint: START });
     }
     let is_first = communicator.rank() == 0;
-    // Rank 0's reducers and rules count.
+    // Rank 0's reducers and rules apply.
     let writable = if is_first { can_be_written(path) } else { Ok(()) };
     let mut said = [u8::from(is_first && with_reducers), u8::from(writable.is_err())];
     communicator.broadcast(&mut said, 0)?;
@@ -164,14 +164,14 @@ fn report(timed: &[TimedAllReduce], fitted: &Fitted, path: &Path) -> String {
         rows(timed, fitted).any(|(_, measured, predicted)| !(0.8..1.25).contains(&(predicted / measured)));
     let warning = match far {
         true => {
-            "# Some times are far from their predictions: other programs may have used the machines, or ranks share cores. Try \
-             again; say the rate of the ports with --gbps if you know it.\n"
+            "# Some times are far from their predictions: other programs used the machines, or ranks share cores. Try again; \
+             if you know the rate of the ports, pass it with --gbps.\n"
         }
         false => "",
     };
     let path = path.display();
     format!(
-        "{}\n{warning}# The constants are in {path}. Jobs choose by them with HERRINGBONE_CALIBRATION={path}\n{}",
+        "{}\n{warning}# The constants are in {path}. Jobs use them with HERRINGBONE_CALIBRATION={path}\n{}",
         table::text(&columns, &columns[1..], cells),
         fitted.calibration
     )

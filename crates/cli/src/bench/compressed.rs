@@ -1,4 +1,4 @@
-//! `herringbone bench --compression`: all-reduces with each codec beside plain ones.
+//! `herringbone bench --compression`: all-reduces with each codec, compared with plain ones.
 
 use super::{Options, codecs::CompressedOptions, measure::time};
 use crate::{codecs::Codecs, failure::Failure, outcome::Outcome};
@@ -10,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-/// What one codec gave.
+/// The result of one codec.
 struct Row {
     codec: CodecChoice,
     bytes: usize,
     seconds: f64,
-    /// What a worker sends, beside the buffer.
+    /// The bytes that a worker sends, relative to the buffer.
     sent: f64,
-    /// The root mean square of what differs from the plain sum, beside that of the plain sum.
+    /// The root mean square of the difference from the plain sum, relative to that of the plain sum.
     error: f64,
 }
 
@@ -72,7 +72,11 @@ fn numbers_of(path: &Path) -> Result<Vec<f32>, Failure> {
     match bytes.as_chunks::<4>() {
         (numbers @ [_, ..], []) => Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()),
         _ => Err(Failure::Usage {
-            problem: format!("{} has {} bytes, which are no float32 numbers", path.display(), bytes.len()),
+            problem: format!(
+                "{} has {} bytes, which is not a multiple of 4, as float32 numbers need",
+                path.display(),
+                bytes.len()
+            ),
             hint: "write gradients with numpy's tofile, as float32",
         }),
     }

@@ -47,7 +47,7 @@ pub(super) fn time(
 }
 
 impl Timing {
-    /// The time below which `tenths` tenths of the operations stayed.
+    /// The time that `tenths` tenths of the operations stayed below.
     pub(super) fn quantile(&self, tenths: usize) -> Duration {
         self.each[(self.each.len() * tenths / 10).min(self.each.len() - 1)]
     }
@@ -76,7 +76,10 @@ impl<T: Sample> Pages<T> {
         let with_slack = len.saturating_add(PAGE / size_of::<T>());
         let mut memory = Vec::new();
         memory.try_reserve_exact(with_slack).map_err(|_| Failure::Usage {
-            problem: format!("{} bytes are more memory than there is", len.saturating_mul(size_of::<T>())),
+            problem: format!(
+                "{} bytes are more than the memory of this machine",
+                len.saturating_mul(size_of::<T>())
+            ),
             hint: "write smaller sizes; every rank needs its input and its output in memory",
         })?;
         memory.resize(with_slack, T::default());
@@ -108,7 +111,7 @@ pub(super) struct Row {
 pub(super) struct Column {
     /// Mean over iterations and ranks.
     pub(super) seconds: f64,
-    /// Elements that are not what they must be, of all ranks.
+    /// Incorrect elements on all ranks.
     pub(super) wrong: u64,
 }
 

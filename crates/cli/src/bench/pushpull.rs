@@ -30,7 +30,7 @@ pub(super) fn run(
         writeln!(out, "# {}", communicator.describe())?;
         writeln!(
             out,
-            "# push-pulls of float32 sums, each of so many bytes: one by one, and in a row on a dependency engine"
+            "# push-pulls of float32 sums by size: one by one, and in a row on a dependency engine"
         )?;
         writeln!(
             out,

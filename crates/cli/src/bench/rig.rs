@@ -1,8 +1,8 @@
-//! `--rig`: the loop that all programs in the comparison rigs share, so that their numbers can stand side by side.
+//! `--rig`: the loop that all programs in the comparison rigs share, so that their numbers can be compared.
 //!
 //! In: `BENCH_SIZES` (bytes), `BENCH_BUDGET_S` (seconds per size), `BENCH_OUT` (a folder), `BENCH_EXTRA_HOSTS` (hosts
-//! with a reducer at port 7070), and the job. For each size an f32 sum in place of `(rank+1) * (i%17 + 1)`, or what the
-//! options name instead, checked in full, then the timed loop on zeroes. Out: `BENCH_OUT/r<rank>.jsonl`, one object per
+//! with a reducer at port 7070), and the job. For each size an f32 sum in place of `(rank+1) * (i%17 + 1)`, or another
+//! collective by the options, checked in full, then the timed loop on zeroes. Out: `BENCH_OUT/r<rank>.jsonl`, one object per
 //! size.
 
 use super::measure::{Case, Run};

@@ -1,28 +1,28 @@
-//! Checks that a list of events is what Perfetto, speedscope and chrome://tracing show as it is meant.
+//! Checks that Perfetto, speedscope and chrome://tracing show a list of events correctly.
 //!
-//! Viewers drop events that are not right, or draw them elsewhere, and say nothing. The rules are those of Google's "Trace
-//! Event Format": <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
+//! Viewers silently drop wrong events or draw them elsewhere. The rules come from Google's "Trace Event Format":
+//! <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
 
 use super::{EventReader, identity, missing, time};
 use herringbone::core::trace::{MomentScope, TracePhase, timeline};
 use serde_json::Value;
 use std::{collections::BTreeMap, io::BufRead};
 
-/// This many problems are kept; of others the number is.
+/// This many problems are kept; the others are only counted.
 const KEPT: usize = 100;
 /// Times are rounded to a nanosecond: spans that end with another one may seem to end after it. In nanoseconds.
 const ROUNDED: i64 = 2;
 
-/// What is said of a list of events.
+/// The result for a list of events.
 #[derive(Debug, Default)]
 pub(crate) struct TraceReview {
     /// How many events there are.
     pub(crate) events: u64,
     /// Whether the end of the list is missing.
     pub(crate) is_cut: bool,
-    /// What is wrong: the first of it.
+    /// The first problems.
     pub(crate) problems: Vec<String>,
-    /// How much more is.
+    /// The number of further problems.
     pub(crate) more: u64,
 }
 
@@ -41,7 +41,7 @@ struct Checker {
     /// It is the file of one of several processes: the other ends of its arrows are elsewhere.
     is_part: bool,
     is_job: bool,
-    /// By how much clocks of processes may differ.
+    /// By how much clocks of processes can differ.
     error: i64,
 }
 
@@ -136,9 +136,9 @@ impl Checker {
             TracePhase::Begin => place.open.push((at, name.to_owned())),
             TracePhase::End => {
                 let begun = place.open.pop();
-                let (start, name) = begun.ok_or_else(|| missing(event, "ph", "the end of anything"))?;
+                let (start, name) = begun.ok_or_else(|| missing(event, "ph", "the end of an open span"))?;
                 if at < start {
-                    return Err(format!("`{name}` ends {} ns before it begins", start - at));
+                    return Err(format!("`{name}` ends {} ns before its start", start - at));
                 }
                 place.spans.push(CheckedSpan { start, end: at, event: number });
             }
@@ -167,10 +167,13 @@ impl Checker {
                 let _name =
                     arguments["name"].as_str().ok_or_else(|| missing(event, "args.name", "a name"))?;
                 if self.processes.insert(row.0, true).is_some() {
-                    return Err(format!("process {} is named after its first event, or twice", row.0));
+                    return Err(format!("process {} gets its name after its first event, or twice", row.0));
                 }
                 if self.last_named.replace(row.0).is_some_and(|last| last > row.0) {
-                    return Err(format!("process {} is named after a higher one", row.0));
+                    return Err(format!(
+                        "process {} gets its name after a process with a higher number",
+                        row.0
+                    ));
                 }
             }
             "thread_name" => {
@@ -179,13 +182,13 @@ impl Checker {
                 self.processes.entry(row.0).or_default();
                 let fresh = CheckedRow { is_named: true, ..CheckedRow::default() };
                 if self.rows.insert(row, fresh).is_some() {
-                    return Err(format!("row {row:?} is named after its first event, or twice"));
+                    return Err(format!("row {row:?} gets its name after its first event, or twice"));
                 }
             }
             "process_sort_index" | "thread_sort_index" => {
                 let number = if name == "process_sort_index" { row.0 } else { row.1 };
                 if arguments["sort_index"].as_u64() != Some(number) {
-                    return Err(missing(event, "args.sort_index", "the number of what it sorts"));
+                    return Err(missing(event, "args.sort_index", "the number of its process or thread"));
                 }
             }
             timeline::PROCESS => self.is_part = !self.is_job,
@@ -226,7 +229,7 @@ impl Checker {
             }
             let is_cut = self.review.is_cut;
             for (_, name) in row.open.iter().filter(|_| !is_cut) {
-                self.say(format!("{place}: `{name}` begins and does not end"));
+                self.say(format!("{place}: `{name}` starts and does not end"));
             }
             for problem in row.problems(is_cut) {
                 self.say(format!("{place}: {problem}"));
@@ -236,7 +239,7 @@ impl Checker {
             match (ends.start, ends.end) {
                 (Some(start), Some(end)) if end < start - self.error - ROUNDED => {
                     self.say(format!(
-                        "arrow `{name}` {id:016x} ends {} ns before it begins, and clocks differ by at most {} ns",
+                        "arrow `{name}` {id:016x} ends {} ns before its start, but clocks differ by at most {} ns",
                         start - end,
                         self.error
                     ));
@@ -265,7 +268,7 @@ impl CheckedRow {
         for span in &self.spans {
             while let Some(at) = arrows.next_if(|at| *at < span.start - ROUNDED) {
                 if at > covered.saturating_add(ROUNDED) && !is_cut {
-                    problems.push(format!("an arrow's end at {at} ns is in no span"));
+                    problems.push(format!("the end of an arrow at {at} ns is outside all spans"));
                 }
             }
             covered = covered.max(span.end);
@@ -276,7 +279,7 @@ impl CheckedRow {
                 && span.end > last.end + ROUNDED
             {
                 problems.push(format!(
-                    "event {} overlaps event {} for {} ns, and neither is in the other",
+                    "event {} overlaps event {} for {} ns, and neither contains the other",
                     span.event,
                     last.event,
                     last.end - span.start
@@ -286,7 +289,7 @@ impl CheckedRow {
             outer.push(*span);
         }
         for at in arrows.filter(|at| *at > covered.saturating_add(ROUNDED) && !is_cut) {
-            problems.push(format!("an arrow's end at {at} ns is in no span"));
+            problems.push(format!("the end of an arrow at {at} ns is outside all spans"));
         }
         problems
     }
@@ -343,7 +346,11 @@ mod tests {
     const NAMES_AND_FIELDS: [Planted; 15] = [
         (1, r#"{"ph":"M","pid":0,"tid":0,"name":"x"}"#, "process 0 has no name"),
         (3, r#"{"ph":"M","pid":0,"tid":1,"name":"x"}"#, "row 1: has no name"),
-        (1, r#"{"ph":"M","pid":2,"tid":0,"name":"process_name","args":{"name":"a"}}"#, "after a higher one"),
+        (
+            1,
+            r#"{"ph":"M","pid":2,"tid":0,"name":"process_name","args":{"name":"a"}}"#,
+            "after a process with a higher number",
+        ),
         (1, r#"{"ph":"M","pid":0,"tid":0,"name":"process_name"}"#, "`args.name` is not a name"),
         (
             2,
@@ -359,11 +366,11 @@ mod tests {
         (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","dur":1}"#, "`ts` is not a time"),
         (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","ts":11}"#, "`dur` is not a time"),
         (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","ts":11,"dur":-1}"#, "`dur` is not 0 or more"),
-        (END, r#"{"ph":"E","pid":0,"tid":1,"ts":11}"#, "not the end of anything"),
+        (END, r#"{"ph":"E","pid":0,"tid":1,"ts":11}"#, "not the end of an open span"),
     ];
     const SPANS_AND_ARROWS: [Planted; 15] = [
-        (END, r#"{"ph":"B","pid":0,"tid":1,"name":"open","ts":11}"#, "`open` begins and does not end"),
-        (8, r#"{"ph":"E","pid":0,"tid":1,"ts":5.5}"#, "ends 500 ns before it begins"),
+        (END, r#"{"ph":"B","pid":0,"tid":1,"name":"open","ts":11}"#, "`open` starts and does not end"),
+        (8, r#"{"ph":"E","pid":0,"tid":1,"ts":5.5}"#, "ends 500 ns before its start"),
         (6, r#"{"ph":"X","pid":0,"tid":1,"name":"move","ts":5,"dur":5.1}"#, "neither is in the other"),
         (9, r#"{"ph":"X","pid":0,"tid":1,"name":"sum","ts":9.9,"dur":1}"#, "overlaps event 6 for 101 ns"),
         (10, r#"{"ph":"i","pid":0,"tid":1,"name":"a","ts":1,"s":"t"}"#, "has no beginning"),
@@ -377,7 +384,7 @@ mod tests {
         (
             10,
             r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","id":"1","ts":8.1}"#,
-            "100 ns before it begins",
+            "100 ns before its start",
         ),
         (
             10,

@@ -42,14 +42,14 @@ impl<R: BufRead> EventReader<R> {
     /// The text of the next event.
     ///
     /// # Errors
-    /// If this is no list of events, or cannot be read.
+    /// If this is not a list of events, or cannot be read.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, String> {
         self.event.clear();
         loop {
             let bytes = self.input.fill_buf().map_err(|error| format!("cannot be read: {error}"))?;
             if bytes.is_empty() {
                 return match self.place {
-                    Place::Before => Err("is no list of events: it is empty".into()),
+                    Place::Before => Err("is not a list of events: it is empty".into()),
                     Place::Behind => Ok(None),
                     _ => {
                         self.is_cut = true;
@@ -93,7 +93,7 @@ impl Place {
     fn after(self, byte: u8) -> Result<Self, String> {
         let unexpected = |wanted: &str| {
             let found = char::from(byte);
-            Err(format!("is no list of events: {found:?} where {wanted} is expected"))
+            Err(format!("is not a list of events: {found:?} where {wanted} is expected"))
         };
         Ok(match (self, byte) {
             (Self::Before | Self::Between { .. } | Self::Behind, b' ' | b'\n' | b'\r' | b'\t') => self,

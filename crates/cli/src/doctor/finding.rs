@@ -1,10 +1,10 @@
-//! What a check found, and what all findings come to.
+//! The findings of checks, and the verdict.
 
 use crate::table;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
-/// How much it matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
     Ok,
@@ -24,12 +24,12 @@ impl Severity {
     }
 }
 
-/// What to do about a finding. The prose is for people; the command is for a shell, which runs it as it stands.
+/// A fix of a finding. The prose is for people; the command is for a shell, which runs it unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remedy {
     /// A sentence without the full stop.
     pub(super) prose: String,
-    /// One or more lines of a POSIX shell. They mend what is wrong, or show what a person has to know to mend it.
+    /// One or more lines of a POSIX shell. They fix the problem, or show the facts that a person needs to fix it.
     pub(super) command: String,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn shell_word(text: &str) -> String {
     }
 }
 
-/// The result of one check: one sentence, and what to do unless all is well.
+/// The result of one check: one sentence, and a fix unless all is well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) check: &'static str,

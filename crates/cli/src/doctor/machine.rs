@@ -1,4 +1,4 @@
-//! Limits, memory and the scheduler: what the kernel tells of itself in files.
+//! Limits, memory and the scheduler, from the kernel's files.
 
 use super::finding::{Finding, Remedy, by_root};
 use rustix::fs::{MemfdFlags, StatVfs, ftruncate, memfd_create, statvfs};
@@ -11,7 +11,7 @@ const AUTOGROUP: &str = "proc/sys/kernel/sched_autogroup_enabled";
 const SHARED_MEMORY: &str = "dev/shm";
 const INFINIBAND: &str = "sys/class/infiniband";
 
-/// Open files that a rank needs beside its connections: those of Python, torch and the engine's own.
+/// Open files that a rank needs in addition to its connections, for Python, torch and the engine.
 const OWN_FILES: u64 = 128;
 /// Open files for each other rank: a connection for control, one for data, and what is shared within a host.
 const FILES_PER_RANK: u64 = 4;
@@ -20,7 +20,7 @@ const FEWEST_FILES: u64 = 256;
 const USUAL_FILES: u64 = 1024;
 /// What a rank maps at the least: its staging memory (4M to 64G, usually 64M) and its rings.
 const MAPPED: u64 = 1 << 30;
-/// With less of it, data loaders of torch that have workers die of a bus error.
+/// With less of it, torch's data loaders with workers die of a bus error.
 const LOADERS: u64 = 256 << 20;
 
 /// The files of a machine, below a root.
@@ -28,7 +28,7 @@ pub(super) struct HostFiles {
     root: PathBuf,
 }
 
-/// A limit of this process: what counts now, and how far it may be raised. None is without end.
+/// A limit of this process: its present value, and how far it can be raised. `None` is unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limit {
     soft: Option<u64>,
@@ -66,18 +66,18 @@ fn limit(table: &str, name: &str) -> Option<Limit> {
     Some(Limit { soft: fields.next()??, hard: fields.next()?? })
 }
 
-const UNKNOWN: &str = "this kernel does not tell the limit";
+const UNKNOWN: &str = "this kernel does not show the limit";
 
 fn descriptors(limit: Option<Limit>) -> Finding {
     const CHECK: &str = "open files";
-    // Ranks raise the limit that counts now to this one.
+    // Ranks raise their limit to this one.
     let Some(Limit { hard, .. }) = limit else { return Finding::ok(CHECK, UNKNOWN) };
-    let Some(hard) = hard else { return Finding::ok(CHECK, "a process may have any number of files open") };
+    let Some(hard) = hard else { return Finding::ok(CHECK, "the number of open files is unlimited") };
     let ranks = hard.saturating_sub(OWN_FILES) / FILES_PER_RANK;
-    let says = format!("a process may have {hard} files open, enough for a job of about {ranks} ranks");
+    let says = format!("a process can have {hard} files open, enough for a job of about {ranks} ranks");
     let remedy = Remedy::new(
-        "this raises it for this shell and what it starts; LimitNOFILE=65536 in a unit of systemd, --ulimit nofile=65536 of docker \
-         run, or nofile in /etc/security/limits.conf does so for good",
+        "this raises it for this shell and its children; to make it permanent, set LimitNOFILE=65536 in the systemd unit, \
+         --ulimit nofile=65536 for docker run, or nofile in /etc/security/limits.conf",
         by_root("prlimit --pid $$ --nofile=65536:65536"),
     );
     match hard {
@@ -85,7 +85,7 @@ fn descriptors(limit: Option<Limit>) -> Finding {
         FEWEST_FILES.. => Finding::warning(CHECK, says, remedy),
         _ => Finding::wrong(
             CHECK,
-            format!("a process may have {hard} files open, which is too few for a rank with torch"),
+            format!("a process can have {hard} files open, which is too few for a rank with torch"),
             remedy,
         ),
     }
@@ -96,18 +96,18 @@ fn address_space(limit: Option<Limit>) -> Finding {
     let remedy = || unlimited(limit, 'v', "as");
     match limit.and_then(|limit| limit.soft) {
         None if limit.is_none() => Finding::ok(CHECK, UNKNOWN),
-        None => Finding::ok(CHECK, "a process may map any amount of memory"),
+        None => Finding::ok(CHECK, "mapped memory is unlimited"),
         Some(bytes) if bytes >= MAPPED => Finding::warning(
             CHECK,
             format!(
-                "a process may map {}, so buffers of Communicator.empty may be ordinary memory",
+                "a process can map {}, so buffers of Communicator.empty might be ordinary memory",
                 size(bytes)
             ),
             remedy(),
         ),
         Some(bytes) => Finding::wrong(
             CHECK,
-            format!("a process may map {}, which is too little for shared memory between ranks", size(bytes)),
+            format!("a process can map {}, which is too little for shared memory between ranks", size(bytes)),
             remedy(),
         ),
     }
@@ -115,7 +115,7 @@ fn address_space(limit: Option<Limit>) -> Finding {
 
 /// Raises a limit of this shell, by the letter of `ulimit` or, beyond the hard limit, by the name of `prlimit`.
 fn unlimited(limit: Option<Limit>, letter: char, name: &str) -> Remedy {
-    let prose = "this raises it for this shell and what it starts";
+    let prose = "this raises it for this shell and its children";
     match limit {
         Some(Limit { hard: Some(_), .. }) => {
             Remedy::new(prose, by_root(&format!("prlimit --pid $$ --{name}=unlimited:unlimited")))
@@ -124,22 +124,22 @@ fn unlimited(limit: Option<Limit>, letter: char, name: &str) -> Remedy {
     }
 }
 
-/// The engine locks no memory. Libraries for InfiniBand that may run beside it do.
+/// The engine locks no memory. Libraries for InfiniBand in the same process can.
 fn locked_memory(limit: Option<Limit>, has_infiniband: bool) -> Finding {
     const CHECK: &str = "locked memory";
     match limit {
         None => Finding::ok(CHECK, UNKNOWN),
-        Some(Limit { soft: None, .. }) => Finding::ok(CHECK, "a process may lock any amount of memory"),
+        Some(Limit { soft: None, .. }) => Finding::ok(CHECK, "locked memory is unlimited"),
         Some(Limit { soft: Some(bytes), .. }) if has_infiniband => Finding::warning(
             CHECK,
             format!(
-                "a process may lock {}; NCCL over InfiniBand, beside Herringbone, needs more",
+                "a process can lock {}; Herringbone locks none, but NCCL over InfiniBand in the same process needs more",
                 size(bytes)
             ),
             unlimited(limit, 'l', "memlock"),
         ),
         Some(Limit { soft: Some(bytes), .. }) => {
-            Finding::ok(CHECK, format!("a process may lock {}; Herringbone locks none", size(bytes)))
+            Finding::ok(CHECK, format!("a process can lock {}; Herringbone locks none", size(bytes)))
         }
     }
 }
@@ -150,12 +150,12 @@ fn shared_memory() -> Finding {
     let made = memfd_create("herringbone-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .and_then(|file| ftruncate(&file, MAPPED));
     match made {
-        Ok(()) => Finding::ok(CHECK, "processes of this host can share memory (memfd)"),
+        Ok(()) => Finding::ok(CHECK, "processes on this host can share memory (memfd)"),
         Err(error) => Finding::warning(
             CHECK,
-            format!("the system makes no memory that processes share: {error}; ranks of this host use TCP"),
+            format!("the system does not let processes share memory: {error}; ranks on this host use TCP"),
             Remedy::new(
-                "say so, on every rank, and the log has no warning of it",
+                "to silence the warning in the log, set this on every rank",
                 "export HERRINGBONE_TRANSPORT=tcp",
             ),
         ),
@@ -167,13 +167,13 @@ fn space(of: &StatVfs) -> (u64, u64) {
     (of.f_blocks.saturating_mul(of.f_frsize), of.f_bavail.saturating_mul(of.f_frsize))
 }
 
-/// Herringbone does not use it, and what runs beside it does.
+/// Herringbone does not use it, but torch does.
 fn device(space: Option<(u64, u64)>) -> Finding {
     const CHECK: &str = "/dev/shm";
     let Some((all, free)) = space else {
         return Finding::warning(
             CHECK,
-            "there is no /dev/shm; Herringbone needs none, and torch's data loaders with workers do",
+            "/dev/shm is missing; torch's data loaders with workers need it, Herringbone does not",
             Remedy::new(
                 "in a container: docker run --shm-size=8g",
                 by_root("mkdir -p /dev/shm") + " && " + &by_root("mount -t tmpfs -o size=8G tmpfs /dev/shm"),
@@ -183,10 +183,10 @@ fn device(space: Option<(u64, u64)>) -> Finding {
     let (all, left) = (size(all), size(free));
     if free < LOADERS {
         let says = format!(
-            "{left} of {all} are free; Herringbone needs none, and torch's data loaders with workers die of a bus error"
+            "{left} of {all} are free: torch's data loaders with workers can die of a bus error; Herringbone needs none"
         );
         let remedy = Remedy::new(
-            "make it larger, or remove files from it; in a container: docker run --shm-size=8g",
+            "enlarge it, or remove files from it; in a container: docker run --shm-size=8g",
             by_root("mount -o remount,size=8G /dev/shm"),
         );
         return Finding::warning(CHECK, says, remedy);
@@ -197,12 +197,12 @@ fn device(space: Option<(u64, u64)>) -> Finding {
 fn autogroup(text: Option<&str>, cores: usize) -> Finding {
     const CHECK: &str = "autogroup";
     match text.map(str::trim) {
-        None => Finding::ok(CHECK, "this kernel has no autogroup"),
-        Some("0") => Finding::ok(CHECK, "it is off: the kernel shares cores among ranks"),
+        None => Finding::ok(CHECK, "this kernel has no autogroups"),
+        Some("0") => Finding::ok(CHECK, "off: the kernel shares cores among ranks"),
         Some(_) => Finding::warning(
             CHECK,
             format!(
-                "it is on: with more ranks than cores ({cores} here) small all-reduces take nearly twice the time"
+                "on: with more ranks than cores ({cores} here) small all-reduces take nearly twice as long"
             ),
             Remedy::new(
                 "turn it off until the next boot",

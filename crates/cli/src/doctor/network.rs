@@ -1,4 +1,4 @@
-//! Ports, names and the interface: how other processes find one that runs here.
+//! Ports, names and the interface by which other processes reach this host.
 
 use super::finding::{Finding, Remedy, Severity, by_root, shell_word};
 use super::within::{TimedQuestion, answer, answers};
@@ -10,19 +10,19 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long another host may take to answer.
+/// How long another host can take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long the look-up of a name may take.
+/// How long the look-up of a name can take.
 const LOOK_UP: Duration = Duration::from_secs(5);
 /// How many names are looked up: each needs a thread.
 const MOST: usize = 256;
-/// An address that no host has, to which the way is that of all hosts elsewhere (RFC 5737).
+/// An address that no host has, so it shows the route to other hosts (RFC 5737).
 const ELSEWHERE: &str = "203.0.113.1";
 
-/// What the look-up of a name came to.
+/// The result of a look-up.
 type LookedUp = io::Result<Vec<IpAddr>>;
 
-/// Checks the network with the settings of `config`. Rank 0 is at `rank0`, or else where `HERRINGBONE_STORE` says. The token is
+/// Checks the network with the settings of `config`. Rank 0 is at `rank0`, or else at `HERRINGBONE_STORE`. The token is
 /// `None` if it cannot be read.
 pub(super) fn check(config: &Config, rank0: Option<&str>, token: Option<&Option<String>>) -> Vec<Finding> {
     let environment = Environment::of_process();
@@ -97,7 +97,7 @@ pub(super) fn port_of(address: &str) -> Option<u16> {
     address.trim().rsplit_once(':')?.1.parse().ok()
 }
 
-/// All names at once: one whose servers do not answer holds up no other one.
+/// Looks up all names at once, so that a slow one delays no other.
 fn look_up<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, LookedUp> {
     let names: Vec<String> = names.map(str::to_owned).collect();
     let questions = names.iter().cloned().map(|name| -> TimedQuestion<LookedUp> {
@@ -109,7 +109,7 @@ fn look_up<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, LookedU
     names.iter().cloned().zip(heard).collect()
 }
 
-/// The way to a host, for which its name is looked up again; `None` if that takes too long.
+/// The route to a host, whose name is looked up again; `None` if that takes too long.
 fn way(config: &Config, host: &str) -> Option<herringbone::Result<Route>> {
     let (config, to) = (config.clone(), host.to_owned());
     answer(move || route_to(&config, &to), LOOK_UP)
@@ -125,7 +125,10 @@ fn list(addresses: &[IpAddr]) -> String {
 fn own_name(name: &str, found: Option<&LookedUp>, route: Option<&Route>, place: Option<&str>) -> Finding {
     const CHECK: &str = "own name";
     if let Some(place) = place {
-        return Finding::ok(CHECK, format!("no rank needs this host's name, {name}: rank 0 is at {place}"));
+        return Finding::ok(
+            CHECK,
+            format!("no rank needs this host's name {name}, because rank 0 is at {place}"),
+        );
     }
     let address =
         route.map_or("$(hostname -I | cut -d' ' -f1)".to_owned(), |route| route.address.to_string());
@@ -133,23 +136,23 @@ fn own_name(name: &str, found: Option<&LookedUp>, route: Option<&Route>, place: 
     let remedy = Remedy::new("give the name an address", format!("echo \"{address} {name}\" | {hosts}"));
     match found {
         Some(Ok(found)) if found.is_empty() => {
-            Finding::warning(CHECK, format!("this host's name, {name}, has no address"), remedy)
+            Finding::warning(CHECK, format!("this host's name {name} has no address"), remedy)
         }
         Some(Ok(found)) if found.iter().all(IpAddr::is_loopback) => Finding::warning(
             CHECK,
             format!(
-                "this host's name, {name}, is {} here; as MASTER_ADDR or in HERRINGBONE_STORE it would make rank 0 listen \
+                "this host's name {name} is {} here; as MASTER_ADDR or in HERRINGBONE_STORE it would make rank 0 listen \
                  where no other host reaches it",
                 list(found)
             ),
             Remedy::new(
-                "if rank 0 runs here and other ranks elsewhere, give every rank the address in place of the name",
+                "if rank 0 runs here and other ranks elsewhere, give every rank the address instead of the name",
                 format!("export MASTER_ADDR={address}"),
             ),
         ),
-        Some(Ok(found)) => Finding::ok(CHECK, format!("this host's name, {name}, is {}", list(found))),
+        Some(Ok(found)) => Finding::ok(CHECK, format!("this host's name {name} is {}", list(found))),
         Some(Err(error)) => {
-            Finding::warning(CHECK, format!("this host's name, {name}, cannot be resolved: {error}"), remedy)
+            Finding::warning(CHECK, format!("this host's name {name} cannot be resolved: {error}"), remedy)
         }
         None => Finding::ok(CHECK, "this host has no name"),
     }
@@ -161,13 +164,13 @@ fn other_name(name: &str, found: Option<&LookedUp>) -> Finding {
     let is_meant = name == "localhost" || name.parse::<IpAddr>().is_ok();
     let remedy = || {
         Remedy::new(
-            "correct the name where it is set, or put its host's address in its place; this shows what the name is here",
+            "correct the name where it is set, or replace it with the host's address; this shows the address here",
             format!("getent ahosts {}", shell_word(name)),
         )
     };
     match found {
         Some(Ok(found)) if !is_meant && !found.is_empty() && found.iter().all(IpAddr::is_loopback) => {
-            let says = format!("{name} is {} here, so a job with it stays on this host", list(found));
+            let says = format!("{name} is {} here, so a job that uses it stays on this host", list(found));
             Finding::warning(CHECK, says, remedy())
         }
         Some(Ok(found)) if !found.is_empty() => Finding::ok(CHECK, format!("{name} is {}", list(found))),
@@ -204,21 +207,21 @@ fn exposure(addresses: &[IpAddr], token: Option<&str>, exposed: Exposed) -> Opti
     const CHECK: &str = "token";
     let error = check_exposure(SocketAddr::new(*addresses.first()?, 0), token).err()?;
     let remedy = Remedy::new(
-        "draw one, once, and give every worker and reducer the same value",
+        "draw one token and give it to every worker and reducer",
         "export HERRINGBONE_TOKEN=$(openssl rand -hex 32)\nunset HERRINGBONE_TOKEN_FILE",
     );
     match (token.filter(|token| !token.is_empty()), exposed) {
         (Some(_), _) | (None, Exposed::All) => Some(Finding::wrong(CHECK, error.kind().to_string(), remedy)),
         (None, Exposed::WithoutTorch) => {
-            let says = "no job token is set: torch's ranks draw a key of their own, but programs that join without torch need a \
-                        token, because other hosts reach rank 0";
+            let says = "no job token is set: torch's ranks draw their own key, but programs without torch need a token, \
+                        because other hosts reach rank 0";
             Some(Finding::warning(CHECK, says, remedy))
         }
         (None, Exposed::None) => None,
     }
 }
 
-/// Which address a worker here would tell the others.
+/// The address that a worker here would give to the others.
 fn interface(host: Option<&str>, route: Option<&herringbone::Result<Route>>) -> Finding {
     const CHECK: &str = "interface";
     let whither = host.map_or("other hosts".to_owned(), |host| format!("rank 0 at {host}"));
@@ -226,28 +229,27 @@ fn interface(host: Option<&str>, route: Option<&herringbone::Result<Route>>) -> 
         None => Finding::warning(
             CHECK,
             format!(
-                "the way to {whither} is not known, since its name was not looked up within {} s",
+                "the route to {whither} is unknown, because its name was not looked up within {} s",
                 LOOK_UP.as_secs()
             ),
-            Remedy::new("see which servers look up names", "cat /etc/resolv.conf"),
+            Remedy::new("show the name servers", "cat /etc/resolv.conf"),
         ),
         Some(Ok(Route { address, interface, is_chosen, .. })) => {
             let name = interface.as_deref().unwrap_or("an interface without a name");
-            let why = if *is_chosen { "which HERRINGBONE_IFNAME chose" } else { "which has the way" };
-            let says =
-                format!("a worker here would tell the others {address}, of {name}, {why} to {whither}");
+            let why = if *is_chosen { "which HERRINGBONE_IFNAME chose" } else { "which has the route" };
+            let says = format!("a worker here gives the others {address} of {name}, {why} to {whither}");
             Finding::ok(CHECK, says)
         }
         Some(Err(error)) if host.is_none() && matches!(error.kind(), ErrorKind::Io { .. }) => {
             let says =
-                format!("this host has no way to other hosts: {error}; jobs on this host alone can run");
-            Finding::warning(CHECK, says, Remedy::new("see which ways there are", "ip route"))
+                format!("this host has no route to other hosts: {error}; only jobs on this host can run");
+            Finding::warning(CHECK, says, Remedy::new("show the routes", "ip route"))
         }
         Some(Err(error)) => Finding::wrong(
             CHECK,
             error.to_string(),
             Remedy::new(
-                "take an interface that is up, or unset HERRINGBONE_IFNAME; these are there",
+                "choose an interface that is up, or unset HERRINGBONE_IFNAME; these exist",
                 "ip -brief address",
             ),
         ),
@@ -258,12 +260,12 @@ fn interface(host: Option<&str>, route: Option<&herringbone::Result<Route>>) -> 
 fn port(address: IpAddr) -> Finding {
     const CHECK: &str = "port";
     match TcpListener::bind((address, 0)).and_then(|listener| listener.local_addr()) {
-        Ok(_) => Finding::ok(CHECK, format!("processes can listen at {address}, at a free port")),
+        Ok(_) => Finding::ok(CHECK, format!("processes can listen at a free port of {address}")),
         Err(error) => Finding::wrong(
             CHECK,
             format!("no process can listen at {address}: {error}"),
             Remedy::new(
-                "see whether all ports are taken or sockets are forbidden",
+                "check whether all ports are taken or sockets are forbidden",
                 "sysctl net.ipv4.ip_local_port_range; ss -s",
             ),
         ),
@@ -276,22 +278,22 @@ fn store_port(store: &str, variable: &str, is_rank0: bool) -> Option<Finding> {
     const CHECK: &str = "store's port";
     if port_of(store).is_none() || host_of(store).is_empty() {
         let remedy = Remedy::new(
-            format!("this shows what {variable} is: write HOST:PORT"),
+            format!("set {variable} to HOST:PORT; this shows its value"),
             "herringbone settings STORE",
         );
-        return Some(Finding::wrong(CHECK, format!("{store} is no host:port"), remedy));
+        return Some(Finding::wrong(CHECK, format!("{store} is not HOST:PORT"), remedy));
     }
     let text = store.trim().to_owned();
     let there = answer(move || text.to_socket_addrs().ok()?.next(), LOOK_UP).flatten()?;
     match is_own_address(there.ip()) {
         Ok(false) if is_rank0 => Some(rank0_elsewhere(there, variable)),
         Ok(false) => Some(far_store(there)),
-        // What cannot be told is found out by trying.
+        // Otherwise, trying tells.
         Ok(true) | Err(_) => Some(match TcpListener::bind(there) {
             Ok(_) => Finding::ok(CHECK, format!("rank 0 can listen at {there}")),
             Err(error) => Finding::wrong(
                 CHECK,
-                format!("rank 0 could not listen at {there}: {error}"),
+                format!("rank 0 cannot listen at {there}: {error}"),
                 another_port(store, variable, there),
             ),
         }),
@@ -302,13 +304,13 @@ fn store_port(store: &str, variable: &str, is_rank0: bool) -> Option<Finding> {
 /// the address of a service, which passes on what it gets.
 fn rank0_elsewhere(there: SocketAddr, variable: &str) -> Finding {
     const CHECK: &str = "store's port";
-    let says = format!("this process is rank 0, and {there} is an address of another host");
-    let remedy = Remedy::new("give every rank an address of this host; these are there", "ip -brief address");
+    let says = format!("this process is rank 0, but {there} is an address of another host");
+    let remedy = Remedy::new("give every rank an address of this host; these exist", "ip -brief address");
     if variable == "HERRINGBONE_STORE" {
         return Finding::wrong(CHECK, format!("{says}, so it cannot listen there"), remedy);
     }
     let says = format!(
-        "{says}: programs without torch cannot listen there, and those with torch need a service there that leads to this host"
+        "{says}: programs without torch cannot listen there, and programs with torch need a service there that forwards to this host"
     );
     Finding::warning(CHECK, says, remedy)
 }
@@ -325,7 +327,7 @@ fn another_port(store: &str, variable: &str, there: SocketAddr) -> Remedy {
         _ => format!("MASTER_PORT={free}"),
     };
     Remedy::new(
-        "the first line shows which process listens there: end it, or set a free port, the same one on every rank",
+        "the first line shows the process that listens there: end it, or set the same free port on every rank",
         format!("ss -ltnp 'sport = :{}'\nexport {export}", there.port()),
     )
 }
@@ -339,9 +341,9 @@ fn far_store(there: SocketAddr) -> Finding {
         }
         Err(error) => Finding::warning(
             CHECK,
-            format!("nothing answers at {there}: {error}; a firewall may be between, or the host is down"),
+            format!("nothing answers at {there}: {error}; a firewall blocks the port, or the host is down"),
             Remedy::new(
-                "see whether the host answers at all; if it does, open the port in its firewall",
+                "check whether the host answers at all; if it does, open the port in its firewall",
                 format!("ping -c 3 {}", there.ip()),
             ),
         ),
@@ -432,7 +434,7 @@ mod tests {
         let found = |config: &Config| interface(Some("127.0.0.1"), Some(&route_to(config, "127.0.0.1")));
         let usual = found(&config);
         assert!(
-            usual.level == Fine && usual.says.contains("127.0.0.1, of lo, which has the way"),
+            usual.level == Fine && usual.says.contains("127.0.0.1 of lo, which has the route"),
             "{usual:?}"
         );
         assert!(found(&config.clone().interfaces("lo")).says.contains("which HERRINGBONE_IFNAME chose"));

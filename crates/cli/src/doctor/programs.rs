@@ -1,4 +1,4 @@
-//! Settings and launchers: what stands in the environment.
+//! Settings and launchers in the environment.
 
 use super::finding::{Finding, Remedy, shell_word};
 use crate::names::setting_named;
@@ -18,7 +18,7 @@ pub(super) fn settings(environment: &Environment) -> Vec<Finding> {
     findings.extend(unknown(environment).iter().map(misspelt));
     findings.extend(open_token(environment));
     if findings.is_empty() {
-        return vec![Finding::ok(CHECK, "all settings in the environment can be used")];
+        return vec![Finding::ok(CHECK, "all settings in the environment are valid")];
     }
     findings
 }
@@ -29,10 +29,10 @@ const CHECK: &str = "settings";
 fn remedy(variables: &str) -> Remedy {
     match variables.split([':', ',']).find_map(|name| setting_named(name).ok()) {
         Some(setting) => Remedy::new(
-            "this shows what it may be and which variable has the value: correct that one",
+            "this shows the allowed values and the variable with the wrong one: correct it",
             format!("herringbone settings {}", setting.trim_start_matches("HERRINGBONE_")),
         ),
-        None => Remedy::new("this shows all settings and what is wrong with them", "herringbone settings"),
+        None => Remedy::new("this shows all settings and their problems", "herringbone settings"),
     }
 }
 
@@ -41,42 +41,45 @@ fn misspelt(name: &UnknownSetting) -> Finding {
     let is_word = own.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_');
     let remedy = match name.nearest().filter(|_| is_word) {
         Some(meant) => Remedy::new(
-            format!("if {meant} is meant, give it the value"),
+            format!("if you meant {meant}, set that instead"),
             format!("export {meant}=\"${own}\"; unset {own}"),
         ),
-        None if is_word => Remedy::new("remove it, or take the name of a setting", format!("unset {own}")),
+        None if is_word => Remedy::new("remove it, or use the name of a setting", format!("unset {own}")),
         // A shell cannot name it.
-        None => Remedy::new("the program that starts this one has to leave it out", "herringbone settings"),
+        None => Remedy::new(
+            "change the program that starts this one: it must not set this variable",
+            "herringbone settings",
+        ),
     };
     Finding::warning(CHECK, name.to_string(), remedy)
 }
 
-/// A token's file that others may read.
+/// A token file that other users can read.
 fn open_token(environment: &Environment) -> Option<Finding> {
     let setting = ALL.into_iter().find(|setting| setting.name == "HERRINGBONE_TOKEN_FILE")?;
     let path = setting.find(environment).ok()??.text;
     let why = token_openness(&path)?;
     let remedy = Remedy::new(
-        "let nobody else read it, and draw another token",
+        "make it unreadable for others, and draw another token",
         format!("chmod 600 {}", shell_word(&path)),
     );
     Some(Finding::warning(CHECK, why, remedy))
 }
 
-/// Which launcher's variables there are.
+/// The launcher, by its variables.
 pub(super) fn launcher(environment: &Environment) -> Finding {
     const CHECK: &str = "launcher";
     match environment.place() {
         Ok(Some(place)) => Finding::ok(CHECK, place),
         Ok(None) => Finding::ok(
             CHECK,
-            "no launcher has started this process; programs that are started from here are worlds of 1",
+            "no launcher has started this process, so programs started here run with one rank",
         ),
         Err(error) => Finding::wrong(
             CHECK,
             error.to_string(),
             Remedy::new(
-                "start the program with one launcher, or unset the variables of the other one; these are set",
+                "use one launcher, or unset the variables of the other; these are set",
                 "env | grep -E '(RANK|SIZE|MASTER_|SLURM_|OMPI_|PMI_|DMLC_)[A-Z_]*='",
             ),
         ),

@@ -14,12 +14,12 @@ use std::{mem, thread};
 const TORCH: ((u64, u64), (u64, u64)) = ((2, 10), (2, 15));
 /// The oldest Python.
 const PYTHON: (u64, u64) = (3, 10);
-/// How long a Python may take to start and say what it has.
+/// How long a Python can take to start and list its packages.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 /// More than this no answer is read.
 const LONGEST: usize = 64 << 10;
-/// How long what a Python has said may take to arrive after its end.
+/// How long the output of a Python can take to arrive after its end.
 const REST: Duration = Duration::from_secs(1);
 
 /// Prints what is installed, without importing it, which would take seconds. A folder of the name is no package.
@@ -58,23 +58,23 @@ pub(super) fn check(given: Option<&Path>) -> Finding {
             None => unusable(
                 is_given,
                 format!("{shown} does not run Python: {}", last_line(&heard_of.errors)),
-                Remedy::new("name one of these with --python", OTHERS),
+                Remedy::new("pass one of these with --python", OTHERS),
             ),
         },
         Ok(None) => unusable(
             is_given,
             format!("{shown} has not answered for {} s", PATIENCE.as_secs()),
             Remedy::new(
-                "if it answers to this, a sitecustomize module or a .pth file hangs at its start; else name another one with --python",
+                "if this prints `fine`, a sitecustomize module or a .pth file hangs at the start; if not, pass another Python with --python",
                 format!("timeout 10 {shown} -I -S -c pass && echo fine"),
             ),
         ),
         Err(error) if is_given => Finding::wrong(
             CHECK,
             format!("{shown} cannot be started: {error}"),
-            Remedy::new("name one of these with --python", OTHERS),
+            Remedy::new("pass one of these with --python", OTHERS),
         ),
-        Err(_) => Finding::ok(CHECK, "there is no python3 on the path; Rust programs need none"),
+        Err(_) => Finding::ok(CHECK, "no python3 on the path; Rust programs need none"),
     }
 }
 
@@ -168,7 +168,7 @@ fn last_json(out: &[u8]) -> Option<Value> {
 }
 
 fn last_line(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).lines().last().unwrap_or("it says nothing").to_owned()
+    String::from_utf8_lossy(text).lines().last().unwrap_or("it prints nothing").to_owned()
 }
 
 /// What to say of `{"python": [3, 12], "path": ..., "torch": "2.15.0" or null, "numpy": ..., "herringbone": ...}`.
@@ -178,7 +178,7 @@ fn judge(versions: &Value, is_given: bool) -> Finding {
     let python = (versions["python"][0].as_u64().unwrap_or(0), versions["python"][1].as_u64().unwrap_or(0));
     if python < PYTHON {
         let says = format!("{path} is Python {}.{}; Herringbone needs 3.10 or later", python.0, python.1);
-        return unusable(is_given, says, Remedy::new("name one of these with --python", OTHERS));
+        return unusable(is_given, says, Remedy::new("pass one of these with --python", OTHERS));
     }
     let has = |name: &str| versions[name].as_str();
     let shown = |name: &str| has(name).map_or(format!("no {name}"), |version| format!("{name} {version}"));
@@ -186,10 +186,10 @@ fn judge(versions: &Value, is_given: bool) -> Finding {
     if has("herringbone").is_none() {
         let extra = if has("torch").is_some() { "torch" } else { "numpy" };
         let remedy = Remedy::new(
-            "install it into this Python; a wheel that you have built has its path in place of the name",
+            "install it into this Python; if you have built a wheel, write its path instead of the name",
             format!("{pip} 'herringbone[{extra}]'"),
         );
-        let says = format!("{says}: programs that it runs do not find Herringbone");
+        let says = format!("{says}: its programs do not find Herringbone");
         return unusable(is_given, says, remedy);
     }
     let (oldest, newest) = TORCH;
@@ -198,8 +198,11 @@ fn judge(versions: &Value, is_given: bool) -> Finding {
             Some(_) => Finding::ok(CHECK, format!("{says}; numpy programs need no torch")),
             None => Finding::warning(
                 CHECK,
-                format!("{says}: only programs that need neither can run"),
-                Remedy::new("install what your programs use", format!("{pip} 'herringbone[numpy]'")),
+                format!("{says}: only programs without both can run"),
+                Remedy::new(
+                    "install the packages that your programs use",
+                    format!("{pip} 'herringbone[numpy]'"),
+                ),
             ),
         };
     };
@@ -212,9 +215,9 @@ fn judge(versions: &Value, is_given: bool) -> Finding {
         Some(version) if version <= newest => Finding::ok(CHECK, says),
         _ => Finding::warning(
             CHECK,
-            format!("{says}; the newest torch that was tried is {}.{}", newest.0, newest.1),
+            format!("{says}; the newest tested torch is {}.{}", newest.0, newest.1),
             Remedy::new(
-                "if something fails, install the newest torch that was tried",
+                "if something fails, install the newest tested torch",
                 format!("{pip} 'torch<{}.{}'", newest.0, newest.1 + 1),
             ),
         ),

@@ -1,4 +1,4 @@
-//! Calls to the reducers and the servers of tables that the settings name.
+//! Calls to the reducers and table servers that the settings name.
 
 use super::finding::{Finding, Remedy, Severity, shell_word};
 use super::network::{host_of, port_of};
@@ -10,7 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How many times each is asked: the median of its round trips counts.
+/// How many times each is asked, for the median of its round trips.
 const TIMES: usize = 5;
 /// How long one server may take for all of them.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -38,7 +38,7 @@ impl ServerKind {
         if self == ServerKind::Tables { "HERRINGBONE_TABLES" } else { "HERRINGBONE_REDUCERS" }
     }
 
-    /// What becomes of a job if this server cannot be used.
+    /// The effect on a job if this server cannot be used.
     fn finding(self, says: String, remedy: Remedy) -> Finding {
         match self {
             ServerKind::Reducer { is_forced: false } => {
@@ -68,7 +68,7 @@ impl ServerKind {
 struct Heard {
     clocks: Clocks,
     keeps_tables: bool,
-    /// Whether other servers of tables have copies of its rows.
+    /// Whether other table servers have copies of its rows.
     has_copies: bool,
 }
 
@@ -106,8 +106,11 @@ pub(super) fn check(kind: ServerKind, addresses: &[String], token: Option<&str>)
         })
         .collect();
     if called.len() < addresses.len() {
-        let says =
-            format!("{} names {} servers; the first {MOST} were called", kind.setting(), addresses.len());
+        let says = format!(
+            "{} lists {} servers; only the first {MOST} were called",
+            kind.setting(),
+            addresses.len()
+        );
         findings.push(Finding::ok(kind.check(), says));
     }
     findings
@@ -126,12 +129,12 @@ fn call(kind: ServerKind, address: &str, token: Option<&str>) -> Answer {
     Ok(Heard { clocks, keeps_tables: tables.is_some(), has_copies })
 }
 
-/// Whether nothing has answered, so that a server of tables may be down. Any answer but its own is of something else.
+/// Whether nothing has answered, so that a table server may be down. Any answer but its own is of something else.
 fn is_away(answer: Option<&Answer>) -> bool {
     matches!(answer, None | Some(Err(AskError::Absent(_) | AskError::Silent(_))))
 }
 
-/// The finding for a server of tables that is away while one that has copies answers: workers begin with those that are there.
+/// The finding for a table server that is away while one that has copies answers: workers begin with those that are there.
 fn spared(finding: Finding) -> Finding {
     let says = format!("{}; jobs start without it if another server has copies of its rows", finding.says);
     Finding { level: Severity::Warning, says, ..finding }
@@ -146,8 +149,8 @@ fn is_here(address: &str) -> bool {
 }
 
 fn twice(kind: ServerKind, address: &str, first: &str) -> Finding {
-    let says = format!("{address} is the same process as {first}");
-    kind.finding(says, Remedy::new("name it once", settings_of(kind)))
+    let says = format!("{address} and {first} are the same process");
+    kind.finding(says, Remedy::new("list it once", settings_of(kind)))
 }
 
 fn settings_of(kind: ServerKind) -> String {
@@ -160,39 +163,39 @@ fn judge(kind: ServerKind, address: &str, is_here: bool, answer: Option<Answer>)
     let listeners = format!("ss -ltnp 'sport = :{port}'");
     let shows = |prose: &str| match is_here {
         true => Remedy::new(prose, listeners.clone()),
-        false => Remedy::new(format!("{prose}; on its host run"), listeners.clone()),
+        false => Remedy::new(format!("{prose}; run this on its host"), listeners.clone()),
     };
     match answer {
         Some(Ok(heard)) => answered(kind, address, is_here, &heard),
         None => kind.finding(
-            format!("{address} was not reached within {} s: its name or the network is slow", WITHIN.as_secs()),
-            Remedy::new("look up the name by hand", format!("getent hosts {}", shell_word(host_of(address)))),
+            format!("{address} was not reached within {} s: the look-up of its name or the network is slow", WITHIN.as_secs()),
+            Remedy::new("try the look-up of the name", format!("getent hosts {}", shell_word(host_of(address)))),
         ),
         Some(Err(AskError::Silent(after))) => kind.finding(
             format!(
-                "{address} says nothing for {} s: it is stopped, another program listens there, or a firewall drops packets",
+                "{address} does not answer within {} s: it is stopped, another program listens there, or a firewall drops packets",
                 after.as_secs()
             ),
-            shows("see which process listens there and whether it runs; end or continue it, or open the port"),
+            shows("check which process listens there and whether it runs; end or continue it, or open the port"),
         ),
         Some(Err(AskError::Absent(error))) => absent(kind, address, is_here, &error),
         Some(Err(AskError::Closed)) => kind.finding(
-            format!("{address} closes the connection without an answer: another program listens there, or it just ends"),
-            shows("see which program listens there, and correct the address or start the server again"),
+            format!("{address} closes the connection without an answer: another program listens there, or it is ending"),
+            shows("check which program listens there, then correct the address or restart the server"),
         ),
         Some(Err(AskError::Token(why))) => kind.finding(
-            format!("{address} does not take this token: {why}"),
+            format!("{address} rejects this token: {why}"),
             Remedy::new(
-                format!("give this shell the token with which the {what} was started; this shows whether one is set here"),
+                format!("set the token that the {what} was started with; this shows whether one is set here"),
                 "herringbone settings TOKEN TOKEN_FILE",
             ),
         ),
         Some(Err(AskError::Release(why))) => kind.finding(
             format!("{address} runs another release: {why}"),
-            Remedy::new("install the same release here and there; this one is", "herringbone --version"),
+            Remedy::new("install the same release on both hosts; this one is", "herringbone --version"),
         ),
         Some(Err(error)) => kind.finding(
-            format!("{address} is no {what}: {error}"),
+            format!("{address} is not a {what}: {error}"),
             shows(&format!("another program listens there: correct {}, or end it", kind.setting())),
         ),
     }
@@ -217,7 +220,7 @@ fn absent(kind: ServerKind, address: &str, is_here: bool, error: &io::Error) -> 
         _ => kind.finding(
             format!("the {what} at {address} cannot be reached: {error}"),
             Remedy::new(
-                "see which way leads to its host",
+                "show the route to its host",
                 format!("ip route get {}", shell_word(host_of(address))),
             ),
         ),
@@ -229,13 +232,13 @@ fn answered(kind: ServerKind, address: &str, is_here: bool, heard: &Heard) -> Fi
     let role = clocks.identity.role;
     if role == Role::Worker {
         return kind.finding(
-            format!("{address} is a worker of a job, and no {}", kind.check()),
+            format!("{address} is a worker of a job, not a {}", kind.check()),
             Remedy::new(format!("correct {}", kind.setting()), settings_of(kind)),
         );
     }
     if kind == ServerKind::Tables && !keeps_tables {
         return kind.finding(
-            format!("{address} is a reducer that keeps no tables"),
+            format!("{address} is a reducer without tables"),
             Remedy::new("end it on its host, and start it there with --tables", kind.serve(address, is_here)),
         );
     }
@@ -268,7 +271,7 @@ mod tests {
         let refused = || io::ErrorKind::ConnectionRefused.into();
         let cases = [
             (AskError::Absent(refused()), "nothing listens", "herringbone serve --listen 127.0.0.1:7070"),
-            (AskError::Silent(PATIENCE), "says nothing for 2 s", "ss -ltnp 'sport = :7070'"),
+            (AskError::Silent(PATIENCE), "does not answer within 2 s", "ss -ltnp 'sport = :7070'"),
             (AskError::Closed, "closes the connection", "ss -ltnp 'sport = :7070'"),
             (AskError::Token("differ".into()), "this token", "herringbone settings TOKEN TOKEN_FILE"),
             (AskError::Release("version 3".into()), "another release: version 3", "herringbone --version"),

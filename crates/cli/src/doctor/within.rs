@@ -1,4 +1,4 @@
-//! Questions whose answers may never come: each has a thread, and all have one deadline.
+//! Questions that might never be answered: each has a thread, and all have one deadline.
 
 use std::sync::mpsc::channel;
 use std::thread;

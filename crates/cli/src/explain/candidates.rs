@@ -1,4 +1,4 @@
-//! Every way that a call could take, what each is predicted to cost, and where the choice would change.
+//! The candidates for a call, their predicted costs, and where the choice would change.
 
 use crate::{failure::Failure, table};
 use herringbone::core::{
@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 
 /// In place of a table without rows, which only a call has that is too long for all of them.
-pub(super) const NONE: &str =
-    "none has a time: an operation of so many bytes has more segments than can be counted";
+pub(super) const NONE: &str = "no times: an operation of this size has too many segments to count";
 
 /// The candidates for a call, by predicted time.
 pub(super) struct Candidates {
@@ -79,7 +78,7 @@ impl Candidates {
         if self.by_sizes {
             writeln!(
                 out,
-                "sizes decide, as HERRINGBONE_CALIBRATION is not set; with it the least predicted time does"
+                "sizes decide, because HERRINGBONE_CALIBRATION is not set; with it, the shortest predicted time decides"
             )?;
         }
         Ok(())
@@ -113,8 +112,7 @@ impl Row {
     fn cells(&self) -> [String; 7] {
         let price = self.price.map_or_else(|| "-".into(), time);
         let memory = HumanBytes(self.memory).to_string();
-        let figures = [self.link_bytes.to_string(), self.rounds.to_string()];
-        let [link, rounds] = figures;
+        let [link, rounds] = [HumanBytes(self.link_bytes).to_string(), self.rounds.to_string()];
         [self.name.clone(), price, time(self.seconds), link, rounds, memory, self.limit.clone()]
     }
 
@@ -173,10 +171,10 @@ fn changes(request: &Request<'_>, guidance: &Guidance, sizing: Sizing) -> Vec<St
     let down = std::iter::successors(Some(class_of(request.bytes)), |bytes| Some(bytes / 2)).skip(1).take(24);
     let at = |bytes: u64| Some((bytes, differs(&Request { bytes, ..*request })?));
     if let Some((bytes, other)) = up.clone().find_map(at) {
-        found.push(format!("at {} it would be {other}", HumanBytes(bytes)));
+        found.push(format!("at {}: {other}", HumanBytes(bytes)));
     }
     if let Some((bytes, other)) = down.take_while(|bytes| *bytes > 0).find_map(at) {
-        found.push(format!("at {} it would be {other}", HumanBytes(bytes)));
+        found.push(format!("at {}: {other}", HumanBytes(bytes)));
     }
     let Some(known) = guidance.calibration else { return found };
     for (word, port) in [("half", known.port / 2), ("twice", known.port.saturating_mul(2))] {
@@ -185,7 +183,7 @@ fn changes(request: &Request<'_>, guidance: &Guidance, sizing: Sizing) -> Vec<St
         let known = Calibration { port, reducer_port, ..known };
         let guidance = &Guidance { calibration: Some(known), ..guidance.clone() };
         if let Some(other) = chosen(request, guidance).filter(|other| *other != now) {
-            found.push(format!("with {word} the ports' rate it would be {other}"));
+            found.push(format!("with {word} the rate of the ports: {other}"));
         }
     }
     found

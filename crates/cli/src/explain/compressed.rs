@@ -1,4 +1,4 @@
-//! What codecs would do to a call's predicted time, and whether one is worth it.
+//! The effect of codecs on a call's predicted time, and whether one is worth it.
 
 use super::candidates::{NONE, limit, time};
 use crate::{failure::Failure, table};
@@ -57,7 +57,7 @@ impl CodecComparison {
         let rows = self.rows.iter().map(|row| row.cells(&self.rows[0]));
         writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[2..6], rows))?;
         if self.rows.iter().any(|row| row.codec.depends_on_numbers()) {
-            writeln!(out, "* at most: the numbers decide how many bytes it takes")?;
+            writeln!(out, "* at most: the size depends on the numbers")?;
         }
         let Self { automatic: codec, why, .. } = self;
         match self.is_calibrated {
@@ -103,7 +103,7 @@ impl CodecRow {
             self.algorithm.clone(),
             time(self.seconds),
             format!("{times:.2}"),
-            self.link_bytes.to_string(),
+            HumanBytes(self.link_bytes).to_string(),
             format!("{bytes:.3}"),
             self.limit.clone(),
         ]

@@ -22,12 +22,12 @@ pub(super) fn figure(inputs: &FairringInputs) -> Result<Figure, Failure> {
         name: "fairring",
         title: "Fairring against NCCL",
         source: "\"Fairring (FAIR + Herring): a faster all-reduce\", README of facebookresearch/fairring, 2021",
-        about: "Fairring is radix(GPUs, machines) with slices side by side, NCCL the faster of ring and double_tree with one operation after the other. \
-                A step is that of simulate-training for transformer-1.37b, and efficiency is relative to NCCL on 8 GPUs. Messages of the engine have 1 MiB at the most."
+        about: "Fairring is radix(GPUs, machines) with concurrent slices; NCCL is the faster of ring and double_tree, one operation at a time. \
+                A step is that of simulate-training for transformer-1.37b, and efficiency is relative to NCCL on 8 GPUs. Messages of the engine have at most 1 MiB."
             .to_owned(),
         inputs: inputs.listed(),
         fitted: results.is_fitted.then(|| FittedConstant {
-            constant: "what a message between machines costs a GPU at either end".to_owned(),
+            constant: "the cost of a message between machines for a GPU at either end".to_owned(),
             value: Quantity::of(1e6 * seconds(results.message), "us"),
             to: claims::fitted_to(&results),
         }),
@@ -64,7 +64,7 @@ fn charts(inputs: &FairringInputs, results: &FairringResults) -> Vec<Chart> {
             title: "A training of 1.37 B parameters".to_owned(),
             across: gpus,
             up: AxisWords {
-                words: "% of the words/s of one of 8 GPUs with NCCL",
+                words: "words/s of a GPU, % of one of 8 GPUs with NCCL",
                 scale: Scale::Even,
                 unit: "",
             },

@@ -1,4 +1,4 @@
-//! What a figure is: sentences of an article with their numbers, ours beside them, and the curves that show them.
+//! A figure: sentences of an article with their numbers, our numbers for them, and curves.
 
 use crate::chart::{Scale, si};
 use herringbone::svg::Point;

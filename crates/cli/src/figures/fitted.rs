@@ -1,4 +1,4 @@
-//! The one constant of a figure that is found from a number of its source.
+//! The one constant of a figure that is fitted to a number of its source.
 
 use crate::failure::Failure;
 

@@ -29,7 +29,7 @@ pub(super) fn figure(inputs: &NotesInputs) -> Result<Figure, Failure> {
         name: "notes",
         title: "Notes on deep-learning systems: rings, trees, chains and AlexNet",
         source: "the notes \"system.md\" on deep-learning systems",
-        about: "Bytes and rounds are counted in schedules that are proved. Times are simulated on machines where only ports cost time, but \
+        about: "Bytes and rounds are counted in proven schedules. Times are simulated on machines where only ports cost time, except \
                 for memory, where machines have default costs."
             .to_owned(),
         inputs: inputs.listed(),

@@ -1,4 +1,4 @@
-//! Schedules that are proved, and what the simulator says of them on machines of a figure.
+//! Proven schedules, simulated on the machines of a figure.
 
 use crate::{failure::Failure, layout};
 use herringbone::{

@@ -234,7 +234,7 @@ fn a_page_is_written_after_all_that_it_links_to() {
 #[test]
 fn an_input_of_a_figure_that_is_not_asked_for_is_refused() {
     let refused = run_into("useless", &["--only", "notes", "--vertex-hosts", "4"]).unwrap_err();
-    assert!(refused.starts_with("--vertex-hosts changes nothing about notes"), "{refused}");
+    assert!(refused.starts_with("--vertex-hosts has no effect on notes"), "{refused}");
 }
 
 #[test]

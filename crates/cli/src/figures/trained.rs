@@ -87,7 +87,7 @@ pub(super) fn fitted(
             break;
         }
     }
-    Err(unusable(format_args!("no {what} brings the baseline about")))
+    Err(unusable(format_args!("no {what} reaches the baseline")))
 }
 
 #[cfg(test)]
@@ -100,6 +100,6 @@ mod tests {
         let x = fitted("x", 2.5, 1.0, found).unwrap();
         assert!((found(x).unwrap() - 2.5).abs() < 1e-4, "{x}");
         let never = fitted("rate", 2.5, 1.0, |_| Ok(3.0)).unwrap_err().to_string();
-        assert!(never.contains("no rate brings the baseline about"), "{never}");
+        assert!(never.contains("no rate reaches the baseline"), "{never}");
     }
 }

@@ -34,8 +34,8 @@ pub(super) fn figure(inputs: &TreesInputs) -> Result<Figure, Failure> {
         name: "trees",
         title: "Trees that follow the links of a machine",
         source: "\"Single machine All Reduce Topology-aware Communication\", a design proposal of Apache MXNet, 2018",
-        about: "Keys are pushed and pulled on the 8 GPUs of a p3.16xlarge: over our trees in MXNet's mode, to a server whose GPU changes with the key, or \
-                round a ring. A step is that of simulate-training with a key for each parameter."
+        about: "Keys are pushed and pulled on the 8 GPUs of a p3.16xlarge: by our trees in MXNet's mode, by a server on a GPU for each key, \
+                or by a ring. A step is that of simulate-training with a key for each parameter."
             .to_owned(),
         inputs: inputs.listed(),
         fitted: results.is_fitted.then(|| fitted(&results)),
@@ -49,11 +49,11 @@ fn fitted(results: &TreesResults) -> FittedConstant {
     let to = match (found / FITTED_TO - 1.0).abs() < 0.01 {
         true => format!("ResNet-50 is {FITTED_TO} times as fast with trees as with NCCL"),
         false => format!(
-            "ResNet-50, {found:.2} times as fast with trees as with NCCL, is as near to {FITTED_TO} as any cost brings it"
+            "ResNet-50 is {found:.2} times as fast with trees as with NCCL, the nearest to {FITTED_TO} at any cost"
         ),
     };
     FittedConstant {
-        constant: "what a message costs the GPU that sends it".to_owned(),
+        constant: "the cost of a message for the GPU that sends it".to_owned(),
         value: Quantity::of(1e6 * seconds(results.message), "us"),
         to,
     }
@@ -119,14 +119,14 @@ fn server_or_nccl(results: &TreesResults, inputs: &TreesInputs) -> Vec<ArticleCl
     results.steps.iter().map(claim).collect()
 }
 
-/// From where on many trees are the faster ones.
+/// The size from which many trees are faster.
 fn crossings(results: &TreesResults) -> [ArticleClaim; 3] {
     const SAID: &str = "beyond 1 M to 10 M floats many trees do better than one";
-    let range = "from 1 M to 10 M floats on";
+    let range = "from 1 M to 10 M floats upwards";
     let claim = |of: &str, from: Option<u64>, why: &str| {
         let ours = match from {
             Some(from) if (MILLION..=10 * MILLION).contains(&from) => range.to_owned(),
-            Some(from) => format!("from {} on", millions(from)),
+            Some(from) => format!("from {} upwards", millions(from)),
             None => "at no size".to_owned(),
         };
         ArticleClaim::new(
@@ -141,18 +141,18 @@ fn crossings(results: &TreesResults) -> [ArticleClaim; 3] {
     let one = first_of_many(results.sizes.iter().map(|point| (point.elements, &point.times)));
     let many = first_of_many(results.many.iter().map(|point| (point.elements, &point.times)));
     let price = match results.is_fitted {
-        true => "is cheap here, because ResNet-50 is what its cost is found from".to_owned(),
+        true => "is cheap here, because its cost is fitted to ResNet-50".to_owned(),
         false => format!("costs {} here", si(seconds(results.message), "s")),
     };
     let cheap = format!(
-        "Many trees have eight times the messages of one, and a message {price}. MXNet's engine starts each copy and each sum as an operation."
+        "Many trees have eight times the messages of one, and a message {price}. In MXNet's engine each copy and each sum is an operation."
     );
     [
         claim(
             "VGG-16 with 4 images (Figure 7a)",
             Some(bound),
             &format!(
-                "Of all bounds whose step is within 1 % of the best the largest is {}. Smaller ones are as good.",
+                "The largest bound whose step is within 1 % of the best is {}. Smaller ones are as good.",
                 millions(bound)
             ),
         ),
@@ -167,12 +167,12 @@ fn alone(results: &TreesResults) -> ArticleClaim {
     let first = fastest.iter().rposition(|is_fastest| !is_fastest).map_or(0, |at| at + 1);
     let ours = match results.sizes.get(first) {
         Some(_) if first == 0 => "the fastest".to_owned(),
-        Some(point) => format!("the fastest from {} on", millions(point.elements)),
+        Some(point) => format!("the fastest from {} upwards", millions(point.elements)),
         None => "not the fastest".to_owned(),
     };
     ArticleClaim::new("NCCL is clearly the best for one push-pull alone", Quantity::words("the fastest"), Quantity::words(ours), How::Predicted)
         .because(
-            "Each of NCCL's hops costs a message here, and a ring of 8 GPUs has 14. In a kernel that runs on all GPUs a hop is cheaper than a copy.",
+            "Here each of NCCL's hops costs a message, and a ring of 8 GPUs has 14. In a kernel that runs on all GPUs a hop is cheaper than a copy.",
         )
 }
 
@@ -185,12 +185,16 @@ fn many_calls(results: &TreesResults) -> ArticleClaim {
         None => ("faster", "at no size".to_owned()),
     };
     ArticleClaim::new(
-        format!("Of {CALLS} push-pulls in a sequence NCCL is slower than the parameter server for small messages"),
+        format!(
+            "In a sequence of {CALLS} push-pulls NCCL is slower than the parameter server for small messages"
+        ),
         Quantity::words("slower for small messages"),
         Quantity::words(ours),
         How::Predicted,
     )
-    .because(format!("Ours is slower {found}. NCCL's operations follow each other, and those of the parameter server are under way together."))
+    .because(format!(
+        "Ours is slower {found}. NCCL's operations run one by one, and the parameter server's run together."
+    ))
 }
 
 /// The steps of a tree.
@@ -201,7 +205,9 @@ fn rounds(results: &TreesResults) -> ArticleClaim {
         Quantity::of(f64::from(results.rounds) / 2.0, "steps"),
         How::Formula,
     )
-    .if_it_differs("Half the longest chain of messages of the schedule, which reduces and broadcasts.")
+    .if_it_differs(
+        "This is half the longest chain of messages in the schedule, which reduces and broadcasts.",
+    )
 }
 
 /// Copies into temporary buffers.
@@ -214,7 +220,7 @@ fn copies(results: &TreesResults) -> ArticleClaim {
         Quantity::words(if most < 1.0 { "less than 1 %".to_owned() } else { format!("{least:.1} to {most:.1} %") }),
         How::Formula,
     )
-    .because("Two copies of all keys at half of a V100's 900 GB/s, relative to the steps of Table 1, which are short. Other work can hide them.")
+    .because("These are two copies of all keys at half of a V100's 900 GB/s, relative to the short steps of Table 1. Other work can hide them.")
 }
 
 /// What models push.
@@ -229,16 +235,16 @@ fn keys(results: &TreesResults) -> Vec<ArticleClaim> {
         let seed = if is_small { "over 157, at most 2 M" } else { "fewer than 32, above 10 M" };
         let ours = match is_small {
             true => format!("{count}, at most {}", millions(largest)),
-            false => format!("{count}, of which {above} are above 10 M"),
+            false => format!("{count}, {above} of them above 10 M"),
         };
         let counted = match is_small {
-            true => format!("Counted in the profile of the published model, with a key for each parameter; {beyond} exceed 2 M."),
+            true => format!("Counted in the published model's profile, with a key for each parameter; {beyond} exceed 2 M."),
             false => {
-                "Counted in the profile: only the largest layers exceed 10 M. The others are smaller, and the text reads as if all did.".to_owned()
+                "Counted in the profile: only the largest layers exceed 10 M. The article reads as if all layers did.".to_owned()
             }
         };
         let slip = match steps.seed.model {
-            "inception-v3" => " The sentence has Inception-48, and Table 1 Inception-v3.",
+            "inception-v3" => " The sentence has Inception-48, but Table 1 has Inception-v3.",
             "vgg16" => " 32 are not fewer than 32.",
             _ => "",
         };

@@ -42,15 +42,15 @@ pub(super) fn figure(inputs: &VertexInputs) -> Result<Figure, Failure> {
         title: "Reduction Server of Vertex AI: steps per second by reducers",
         source: "\"Optimize training performance with Reduction Server on Vertex AI\", Google Cloud, August 2021",
         about: format!(
-            "{} hosts of {} GPUs train {} with {} samples of each GPU; the article names neither BERT's size nor the batch. Without reducers \
-             all GPUs form a ring; with reducers, those of a host sum first. What happens within a host, and adding, cost no time.",
+            "{} hosts with {} GPUs train {} with {} samples per GPU; the article gives neither BERT's size nor the batch. Without reducers \
+             all GPUs form a ring; with reducers, the GPUs of a host sum first. Additions and traffic within a host take no time.",
             inputs.vertex_hosts, inputs.vertex_gpus, inputs.vertex_model, inputs.vertex_batch
         ),
         inputs: inputs.listed(),
         fitted: Some(FittedConstant {
-            constant: format!("what a host's port carries, of {} Gbit/s that are sold,", inputs.vertex_gbps),
+            constant: format!("the rate of a host's port, sold as {} Gbit/s,", inputs.vertex_gbps),
             value: Quantity::of(trained.gbps, "Gbit/s"),
-            to: format!("a training by the ring makes {WITHOUT} steps/s"),
+            to: format!("training with the ring makes {WITHOUT} steps/s"),
         }),
         claims,
         charts: vec![trained.chart(inputs)?, sizing_chart, steps_chart],
@@ -90,9 +90,9 @@ impl BertTraining {
         let less = 100.0 * (1.0 - self.ring / self.reduced);
         let n = f64::from(inputs.workers());
         let why = format!(
-            "Sums take nearly all of our step, so it shrinks nearly as a host's bytes do, from {:.2} K to K. If ports carried {} Gbit/s and GPUs \
-             were slow instead, their backward passes would hide the sums: {other:.3} steps/s. The article's number lies between, and its text \
-             does not tell what its steps spend their time on.",
+            "Sums take nearly all of our step, so it shrinks nearly as much as a host's bytes, from {:.2} K to K. If ports carried {} Gbit/s and GPUs \
+             were slow instead, the backward passes would hide the sums: {other:.3} steps/s. The article's number lies in between, and the \
+             article does not tell how its steps spend their time.",
             2.0 * (n - 1.0) / n,
             inputs.vertex_gbps
         );
@@ -117,7 +117,7 @@ impl BertTraining {
                 How::Predicted,
             )
             .because(
-                "The article's own experiment is beyond its range: 0.4 to 0.7 steps/s are 42.9 % less time.",
+                "The article's own experiment is outside this range: 0.4 to 0.7 steps/s means 42.9 % less time.",
             ),
         ])
     }

@@ -12,19 +12,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What stands above all figures.
+/// The text above all figures.
 const INTRODUCTION: &str = "\
 # Figures of the articles, regenerated
-`herringbone figures` writes this page. Each figure sets sentences of an article beside what Herringbone's own schedules and simulations
-come to. Only what an article's text says is compared, and nothing is read off its pictures.
+`herringbone figures` writes this page. Each figure compares sentences of an article with the results of Herringbone's schedules and
+simulations. Only numbers in an article's text are compared; nothing is read off its pictures.
 
 | how | meaning |
 |---|---|
-| fitted | one constant of the figure was chosen so that this baseline comes out; there is at most one for each figure |
-| predicted | simulated by schedules that are proved, with that constant; hollow points are prices in place of simulations |
-| formula | the article has a formula; ours is counted in schedules that are proved, or simulated with no cost but the formula's |
+| fitted | one constant of the figure was chosen to give this baseline; each figure has at most one |
+| predicted | simulated with proven schedules and that constant; hollow points are prices instead of simulations |
+| formula | the article has a formula; ours is counted in proven schedules, or simulated with only the formula's costs |
 
-The articles' numbers belong to the inputs' defaults. Change an input on the command line, and our numbers and curves move:
+The articles' numbers belong to the default inputs. If you change an input on the command line, our numbers and curves change:
 
 ```sh
 herringbone figures changed --only notes --notes-ring 6
@@ -70,7 +70,7 @@ fn index(figures: &[Figure]) -> String {
         if let Some(fitted) = sentence_of_fitted(figure) {
             let _written = writeln!(page, "{fitted}\n");
         }
-        page += "| the article | its number | ours | how | why it differs, or a remark |\n|---|---|---|---|---|\n";
+        page += "| article | its number | ours | how | reason for a difference, or remark |\n|---|---|---|---|---|\n";
         for ArticleClaim { said, seed, ours, how, why } in claims {
             let why = why.as_deref().unwrap_or_default();
             let cells =

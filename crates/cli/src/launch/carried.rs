@@ -1,4 +1,4 @@
-//! What the reducers of a job have moved, by the line that each prints when it ends.
+//! The bytes that a job's reducers have moved, from the last line of each.
 
 use indicatif::HumanBytes;
 use std::{io::Read, process::ChildStdout};

@@ -1,4 +1,4 @@
-//! Texts that nobody can guess.
+//! Secrets.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;

@@ -1,4 +1,4 @@
-//! In which order processes end.
+//! The order in which processes end.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};

@@ -1,4 +1,4 @@
-//! The processes of a job: started, watched, and all ended.
+//! Starts, watches and ends the processes of a job.
 
 use super::carried::ReducerTotals;
 use super::ends::Ends;

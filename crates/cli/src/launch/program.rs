@@ -1,4 +1,4 @@
-//! Whether a program can be started, before anything is.
+//! Checks a program before anything is started.
 
 use crate::failure::Failure;
 use rustix::fs::{Access, access};
@@ -20,17 +20,17 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
     if found {
         Ok(())
     } else if Path::new(program).is_file() && shown.ends_with(".py") {
-        refuse(format!("`{shown}` is no command"), "put its interpreter in front: `-- python train.py`")
+        refuse(format!("`{shown}` is not a command"), "put its interpreter in front: `-- python train.py`")
     } else if Path::new(program).exists() {
         refuse(
-            format!("`{shown}` is no command"),
-            "write the path of a file that may be executed, like ./train, or its interpreter in front",
+            format!("`{shown}` is not a command"),
+            "write the path of an executable file, like ./train, or put its interpreter in front",
         )
     } else if is_path {
-        refuse(format!("there is no file `{shown}`"), "check the path, which begins at this folder")
+        refuse(format!("file `{shown}` does not exist"), "check the path, which is relative to this folder")
     } else {
         refuse(
-            format!("there is no command `{shown}` in any folder of PATH"),
+            format!("command `{shown}` is not in any folder of PATH"),
             "check its spelling, or write its path",
         )
     }

@@ -1,4 +1,4 @@
-//! What ranks say of their progress: a number in a file of each, or that they have done all.
+//! The progress of ranks: each has a file with a number, or with a note that the rank has done all its work.
 
 use rustix::fs::OFlags;
 use std::fs::{DirBuilder, OpenOptions};
@@ -41,7 +41,7 @@ impl ProgressFiles {
         let explained = |error: io::Error| {
             let folder = of_all.display();
             let text = format!(
-                "cannot make a folder for the ranks' progress in {folder}: {error}; set TMPDIR to one that can be written"
+                "cannot create a folder for the ranks' progress in {folder}: {error}; set TMPDIR to a writable folder"
             );
             io::Error::new(error.kind(), text)
         };

@@ -1,4 +1,4 @@
-//! Ranks that start again: what they are told, and what follows from their ends.
+//! Restarts of ranks: their environment, and the consequences of their ends.
 
 use super::draws::random_token;
 use super::progress_files::{NotedProgress, PROGRESS_FILE, ProgressFiles};
@@ -11,8 +11,8 @@ use std::process::ExitStatus;
 /// A rank's variable with the number of its start, from 0, as RABIT and dmlc-core's trackers call it.
 const ATTEMPT: &str = "DMLC_NUM_ATTEMPT";
 
-/// Decides for the launchers of this package which ranks start again, by how they end and by the progress that their
-/// programs note in files.
+/// Decides for the launchers of this package which ranks restart: by their ends, and by the progress that their programs
+/// write to files.
 #[derive(Debug)]
 pub struct Restarter {
     restarts: Restarts,
@@ -21,10 +21,10 @@ pub struct Restarter {
 }
 
 impl Restarter {
-    /// For so many ranks. One that fails `max_attempts` times without progress ends the job; with 1 the first failure does.
+    /// For this number of ranks. A rank that fails `max_attempts` times without progress ends the job; with 1 the first failure does.
     ///
     /// # Errors
-    /// There is no place for the ranks' files; the text says what to do.
+    /// The folder for the ranks' files cannot be created; the text tells what to do.
     pub fn new(ranks: usize, max_attempts: u32) -> io::Result<Self> {
         let files = match max_attempts {
             0 | 1 => None,
@@ -33,14 +33,14 @@ impl Restarter {
         Ok(Self { restarts: Restarts::new(ranks, max_attempts), files })
     }
 
-    /// What a rank's environment has in this start, and no other one; a rank on another host does not see the files.
+    /// The variables of a rank for this start only. A rank on another host does not see the files.
     pub fn variables(&self, rank: usize, attempt: u32, sees_files: bool) -> Vec<(&'static str, OsString)> {
         let file = self.files.as_ref().filter(|_| sees_files).map(|files| files.path(rank).into_os_string());
         let file = file.map(|path| (PROGRESS_FILE, path));
         file.into_iter().chain([(ATTEMPT, attempt.to_string().into())]).collect()
     }
 
-    /// Decides about a rank whose process has ended so.
+    /// Decides about a rank after this end of its process.
     pub fn decide(&mut self, rank: usize, status: ExitStatus) -> RankDecision {
         let decision = self.restarts.decide(rank, status, self.noted(rank));
         if let (RankDecision::Restart { .. }, Some(files)) = (&decision, &self.files) {
@@ -49,7 +49,7 @@ impl Restarter {
         decision
     }
 
-    /// A rank that was started again and waits in vain, because all others have left: to be asked when one has succeeded.
+    /// A restarted rank that would wait forever, because all others have left. Ask when a rank has succeeded.
     pub fn waits_in_vain(&self) -> Option<RankFailure> {
         self.restarts.waits_in_vain(|rank| self.noted(rank))
     }
@@ -63,7 +63,7 @@ impl Restarter {
         self.restarts.end_job();
     }
 
-    /// How a rank that has failed did so, since its last progress.
+    /// The failures of a rank since its last progress.
     pub fn failure(&self, rank: usize) -> RankFailure {
         self.restarts.failure(rank)
     }

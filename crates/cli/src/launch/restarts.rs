@@ -1,4 +1,4 @@
-//! Whether the program of a rank that has ended starts again: decided without a process, a file or a clock.
+//! Decides whether the program of an ended rank restarts, without a process, a file or a clock.
 
 use super::progress_files::NotedProgress;
 use crate::failure::RankFailure;
@@ -10,12 +10,12 @@ use std::time::Duration;
 const PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(1)];
 
-/// What follows from the end of a rank's process.
+/// The consequence of the end of a rank's process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RankDecision {
     /// The rank has done its work.
     Done,
-    /// The rank starts again, alone.
+    /// The rank restarts, alone.
     Restart {
         /// The number of the next start.
         attempt: u32,

@@ -1,5 +1,5 @@
-//! What systemd is told of a reducer, over the socket that `NOTIFY_SOCKET` names: that it listens, how it stands, that it drains, and
-//! that its threads make progress. See sd_notify(3), whose protocol this is: a datagram of lines `NAME=value`.
+//! Messages of a reducer to systemd over the socket in `NOTIFY_SOCKET`: that it listens, its status, that it drains, and
+//! that its threads make progress. The protocol is that of sd_notify(3): a datagram of lines `NAME=value`.
 
 use herringbone::server::ServerPulse;
 use std::ffi::OsStr;

@@ -1,7 +1,7 @@
-//! Where the arrows of one row of blocks go: messages of one chunk in one round, between columns.
+//! The paths of arrows in one row of blocks: messages of one chunk in one round, between columns.
 //!
-//! A message between neighbours goes straight through the gap between them. Others go over a level above the row: those of one
-//! sender, or to one receiver, share it, so that they look like a bus. Levels of which columns overlap are different ones.
+//! A message between neighbours goes straight through the gap between them. Others use a level above the row. Messages from one
+//! sender, or to one receiver, share a level and look like a bus. Buses with overlapping columns have different levels.
 
 use herringbone::core::terms::TermHistory;
 use std::collections::BTreeMap;

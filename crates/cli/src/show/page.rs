@@ -1,4 +1,4 @@
-//! A schedule as a page in motion: the data of the steps, and a script that shows them.
+//! A schedule as an animated page: the data of the steps, and a script that shows them.
 
 use super::{
     arrows::Arrows,

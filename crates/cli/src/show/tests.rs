@@ -57,8 +57,8 @@ fn json_has_the_steps_of_the_text() {
 #[test]
 fn what_does_not_fit_is_refused() {
     for (args, said) in [
-        ("--algorithm radix --ranks 4 --per-host 2", "--per-host changes nothing about radix"),
-        ("--algorithm ring --ranks 4 --reducers 2", "--reducers changes nothing about ring"),
+        ("--algorithm radix --ranks 4 --per-host 2", "--per-host has no effect on radix"),
+        ("--algorithm ring --ranks 4 --reducers 2", "--reducers has no effect on ring"),
         ("--algorithm radix --ranks 4 --per-host 3 --fold-order hosts --rank 4", "--rank 4 is none of 4"),
         ("--algorithm ring --ranks 4 --rank 4", "--rank 4 is none of 4 ranks"),
         ("--algorithm radix --ranks 4 --fold-order sites", "needs the site of each of 4 ranks"),
@@ -164,7 +164,7 @@ fn the_schedule_of_a_file_is_shown_and_drawn() {
     .unwrap();
     let failure =
         shown(&format!("--schedule {} --svg {}", file.path(), Scratch::new("no.svg").path())).unwrap_err();
-    assert!(failure.to_string().contains("is no all_reduce that could be drawn"), "{failure}");
+    assert!(failure.to_string().contains("cannot be drawn as all_reduce"), "{failure}");
     std::fs::write(&file.0, "schedule workers=0 reducers=0 cut=even:1\n").unwrap();
     let failure = shown(&format!("--schedule {}", file.path())).unwrap_err();
     assert!(failure.to_string().contains("without workers"), "{failure}");

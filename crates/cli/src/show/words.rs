@@ -37,11 +37,13 @@ pub(super) fn reading(history: &TermHistory) -> String {
 /// Where the order of additions comes from; nothing where there are none.
 pub(super) fn order(history: &TermHistory, folds: bool) -> &'static str {
     match history.order() {
-        _ if !folds => "Blocks are moved, and nothing is added.",
+        _ if !folds => "Blocks are moved; nothing is added.",
         Order::Fixed => {
-            "Brackets are those of the canonical tree: other algorithms of this order give the same bits."
+            "Brackets follow the canonical tree: other algorithms with this order give the same bits."
         }
-        Order::Schedule => "The order of additions is this schedule's own; all ranks get the same bits.",
+        Order::Schedule => {
+            "The order of additions is specific to this schedule; all ranks get the same bits."
+        }
     }
 }
 

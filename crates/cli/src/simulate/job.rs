@@ -36,8 +36,8 @@ struct RoofReading {
     under_way: Vec<(Picoseconds, Picoseconds)>,
 }
 
-/// Takes the all-reduces of a timeline: those that are under way together count once. `port` is the rate of a rank's port in
-/// bytes/s, which a timeline does not say.
+/// Takes the all-reduces of a timeline; time with several in flight is included once. `port` is the rate of a rank's port in
+/// bytes/s, which is not in a timeline.
 ///
 /// # Errors
 /// If it has none, or cannot be read.
@@ -51,12 +51,12 @@ pub(super) fn roofline(mut reader: EventReader<impl BufRead>, port: u64) -> Resu
     }
     let bytes = read.bytes.values().copied().max().unwrap_or(0);
     if bytes == 0 {
-        return Err("it has no ended all-reduces of ranks".into());
+        return Err("it has no finished all-reduces of ranks".into());
     }
     for (rank, sent) in &read.sent {
         let name = &read.ranks[rank];
         read.counter.add(
-            format!("the port of {name}, at the constants' rate"),
+            format!("the port of {name}, at the rate of the constants"),
             Roof::Link,
             *sent,
             duration(*sent, port),

@@ -1,4 +1,4 @@
-//! What is simulated: a schedule, the machines, a call.
+//! The options of a simulation: a schedule, the machines, a call.
 
 use super::parts::PartsOption;
 use crate::numbers::{whole, whole_of_64_bits};
@@ -24,9 +24,9 @@ use std::{path::PathBuf, str::FromStr};
 
 /// Predict the time of a collective on given machines
 ///
-/// The schedule is made and proved, cut and compiled as a running job does it, and then simulated event by event: each rank's
-/// thread does one thing at a time, each host's port carries one message after the other. What things cost comes from a file
-/// of constants (--calibration, or HERRINGBONE_CALIBRATION; see `herringbone simulate --constants`); options go before it.
+/// The schedule is proved, cut and compiled as in a running job, then simulated event by event. Each rank's thread
+/// does one thing at a time, and each host's port carries one message at a time. Costs come from a file of constants
+/// (--constants prints one). Options override the file.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SimulateOptions {
     #[command(flatten)]
@@ -42,8 +42,7 @@ pub(super) struct Question {
     pub(super) call: CallOptions,
     #[command(flatten)]
     pub(super) machines: RigOptions,
-    /// The most messages that are gone through one by one, those of the rank that stands for all if one does; of more, a part is
-    /// simulated and the rest goes on at its pace. 0: no limit
+    /// Most messages to simulate one by one, of one rank if it stands for all; the rest is extrapolated. 0: no limit
     #[arg(long, default_value_t = MOST_MESSAGES, value_name = "N", value_parser = whole_of_64_bits)]
     pub(super) most_messages: u64,
 }
@@ -52,7 +51,7 @@ pub(super) struct Question {
 const MOST_MESSAGES: u64 = 2_000_000;
 /// The largest buffer, and the most of all parts together.
 const MOST_BYTES: usize = 64 << 40;
-/// The most ranks, whatever says how many there are. Of so many that talk all to all, only those that do the same can be proved.
+/// The most ranks. With this many ranks in all-to-all traffic, only identical ones can be proved.
 const MOST_RANKS: u32 = 16384;
 /// The most ranks with parts of other lengths, of which none stands for another.
 const MOST_RANKS_OF_PARTS: u32 = 4096;
@@ -60,29 +59,29 @@ const MOST_RANKS_OF_PARTS: u32 = 4096;
 /// What is called.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CallOptions {
-    /// A name as verify takes it: radix, radix(8,8), ring, ...; the plan's own choice unless said
+    /// A name as for verify: radix, radix(8,8), ring, ... [default: the plan's choice]
     #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true)]
     pub(super) algorithm: Option<Algorithm>,
-    /// How messages are coded, of an all_reduce of f32: a codec's name, like int8
+    /// Codec of the messages, like int8, for an all_reduce of f32
     #[arg(long, value_name = "CODEC")]
     pub(super) compression: Option<Codec>,
-    /// A schedule in text form, as show prints it, in place of an algorithm
+    /// Simulate the schedule in this file, in the form that show prints
     #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
     pub(super) schedule: Option<PathBuf>,
-    /// Bytes per rank: 25M, 64KiB (of the whole buffer, for collectives that have parts)
+    /// Bytes per rank, or of the whole buffer for collectives with parts: 25M, 64KiB
     #[arg(long, default_value = "25M", value_name = "B")]
     pub(super) bytes: Bytes,
-    /// Parts of other lengths in place of --bytes: of a gather or an all_gather what each rank has, of a scatter what each gets
-    /// (4M,0,1M), of an all_to_all a row for each rank with what it has for each (1M,2M;0,3M)
+    /// Unequal parts in place of --bytes: a list with the part of each rank (4M,0,1M), or for all_to_all a row per
+    /// rank with its part for each rank (1M,2M;0,3M)
     #[arg(long, value_name = "B,B,...", conflicts_with_all = ["bytes", "schedule"])]
     pub(super) parts: Option<PartsOption>,
-    /// So many calls at once
+    /// Number of calls in flight at once
     #[arg(long, default_value_t = 1, value_name = "K", value_parser = whole(1..=1024))]
     pub(super) operations: u32,
     /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all
     #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = names::collective(), hide_possible_values = true)]
     pub(super) collective: Collective,
-    /// The elements' type
+    /// Type of the elements
     #[arg(long, default_value = "f32", value_parser = names::one_of::<DType>(&DType::ALL.map(DType::name)))]
     pub(super) dtype: DType,
 }
@@ -90,25 +89,25 @@ pub(super) struct CallOptions {
 /// On which machines.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RigOptions {
-    /// Workers; as many as the topology or the schedule has unless said
+    /// Number of workers [default: the topology's or the schedule's]
     #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
     pub(super) ranks: Option<u32>,
-    /// Reducers, each on a host of its own
+    /// Number of reducers, each on its own host
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=MOST_RANKS))]
     pub(super) reducers: u32,
-    /// Workers on each host, which are consecutive ranks
+    /// Workers per host, as consecutive ranks
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=MOST_RANKS))]
     pub(super) per_host: u32,
     #[command(flatten)]
     pub(super) constants: ConstantsOptions,
-    /// The ports of hosts, or links between workers in place of ports: a file that herringbone topo reads, or FILE#NAME. With --gbps
-    /// plans are made for these, and messages go through ports of that rate
+    /// File with ports of hosts or links between workers, in a form that topo reads, or FILE#NAME. With --gbps only
+    /// plans use it, and messages go through ports of that rate
     #[arg(long, value_name = "FILE")]
     pub(super) topology: Option<String>,
-    /// A member that is F times as slow as the others, in what it computes and on its port: 3:1.5; may be given several times
+    /// Slow a member down F times, in computing and on its port: 3:1.5; can be repeated
     #[arg(long, value_name = "RANK:F")]
     pub(super) slow: Vec<Slow>,
-    /// Percent of each port that other traffic takes all the time
+    /// Percent of each port that other traffic uses all the time
     #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = whole(0..=99))]
     pub(super) background: u32,
 }
@@ -116,16 +115,16 @@ pub(super) struct RigOptions {
 /// What is shown of it.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ShownOptions {
-    /// Print the constants that are used, as a file for --calibration, and stop
+    /// Print the constants in use, as a file for --calibration, and exit
     #[arg(long)]
     pub(super) constants: bool,
-    /// Write what each thread and port does when, as Chrome events that Perfetto (ui.perfetto.dev) opens
+    /// Write the activity of each thread and port as Chrome events, for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Draw that into this file
+    /// Draw the activity of each thread and port into this file
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
-    /// One JSON object instead of the text
+    /// Print one JSON object
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -185,14 +184,14 @@ impl CallOptions {
     fn is_small(&self) -> Result<(), Failure> {
         let (said, bytes) = match &self.parts {
             Some(parts) => ("--parts has", parts.bytes()),
-            None => ("--bytes says", self.bytes),
+            None => ("--bytes is", self.bytes),
         };
         if bytes.0 <= MOST_BYTES {
             return Ok(());
         }
         Err(Failure::Usage {
-            problem: format!("{said} {bytes}, and 64 TiB are the most"),
-            hint: "of large buffers the time grows with the size: ask for a part of it",
+            problem: format!("{said} {bytes}, but at most 64 TiB are allowed"),
+            hint: "the time of large buffers grows with the size: simulate a smaller one",
         })
     }
 }
@@ -212,7 +211,7 @@ impl Question {
             && (self.call.collective, self.call.dtype) != (Collective::AllReduce, DType::F32)
         {
             return Err(Failure::Usage {
-                problem: format!("{} of {} is not compressed", self.call.collective, self.call.dtype),
+                problem: format!("{} of {} cannot be compressed", self.call.collective, self.call.dtype),
                 hint: "codecs are for all_reduce of f32; leave --compression out",
             });
         }
@@ -246,7 +245,7 @@ impl Question {
         let reducers = schedule.reducers();
         let verified = verify(schedule, self.call.collective, &group).map_err(|error| Failure::Usage {
             problem: error.to_string(),
-            hint: "only what is proved is simulated",
+            hint: "only proven schedules are simulated",
         })?;
         let mut machine = self.machine(&constants, hosts, reducers, &wiring)?;
         machine.switches = topology.as_ref().filter(|_| machine.links.is_some()).and_then(Switches::of);
@@ -273,7 +272,7 @@ impl Question {
     /// How many ranks there are, of which all that says so has to say the same.
     fn ranks(&self, listed: Option<&Schedule>, wiring: &Wiring) -> Result<u32, Failure> {
         let said = [
-            ("--ranks says", self.machines.ranks),
+            ("--ranks is", self.machines.ranks),
             ("the schedule has", listed.map(Schedule::workers)),
             ("the topology has", wiring.links.as_ref().map(|links| links.size() as u32)),
             ("--parts has", self.call.parts.as_ref().map(PartsOption::ranks)),
@@ -289,14 +288,14 @@ impl Question {
         if let Some((other, others)) = said.find(|(_, others)| *others != ranks) {
             return Err(Failure::Usage {
                 problem: format!("{first} {ranks} ranks, and {other} {others}"),
-                hint: "make them equal; --ranks can be left out where something else has them",
+                hint: "make them equal, or leave --ranks out",
             });
         }
         let most = if self.call.parts.is_some() { MOST_RANKS_OF_PARTS } else { MOST_RANKS };
         if ranks > most {
             return Err(Failure::Usage {
-                problem: format!("{first} {ranks} ranks, and {most} are the most"),
-                hint: "ask for fewer",
+                problem: format!("{first} {ranks} ranks, but at most {most} are allowed"),
+                hint: "use fewer",
             });
         }
         Ok(ranks)
@@ -324,7 +323,7 @@ impl Question {
         if let Some(algorithm) = said.as_ref().filter(|said| is_uneven_gather && **said != Algorithm::OneShot)
         {
             return Err(usage(format!(
-                "parts that differ go straight to every rank (one_shot), not by {algorithm}"
+                "unequal parts go straight to every rank (one_shot), not by {algorithm}"
             )));
         }
         let algorithm = match &said {
@@ -355,12 +354,12 @@ impl Question {
         };
         if reducers > 0 && self.call.algorithm.is_some() && !algorithm.needs_reducers() {
             return Err(Failure::Usage {
-                problem: format!("--reducers changes nothing about {algorithm}"),
+                problem: format!("--reducers has no effect on {algorithm}"),
                 hint: crate::failure::ABOUT_ALGORITHM,
             });
         }
         if reducers == 0 && algorithm.needs_reducers() {
-            return Err(usage(format!("{algorithm} needs reducers: say how many with --reducers")));
+            return Err(usage(format!("{algorithm} needs reducers: pass their number with --reducers")));
         }
         let layout = Layout { reducers: if algorithm.needs_reducers() { reducers } else { 0 }, hosts, links };
         let schedule =
@@ -390,8 +389,8 @@ impl Question {
             }
             (None, Some(_)) if self.machines.constants.gbps.is_none() => {
                 return Err(Failure::Usage {
-                    problem: "a topology says nothing of the links of reducers".into(),
-                    hint: "leave --topology or the reducers out",
+                    problem: "a topology has no links of reducers".into(),
+                    hint: "leave out --topology or the reducers",
                 });
             }
             _ => Rig::with_ports(hosts, constants.port, constants.latency, constants.costs),
@@ -409,7 +408,7 @@ impl Question {
         for slow in &self.machines.slow {
             let Some(slowness) = machine.slowness.get_mut(slow.rank as usize) else {
                 return Err(Failure::Usage {
-                    problem: format!("--slow names {}, and there are {members} members", slow.rank),
+                    problem: format!("--slow has member {}, but there are {members} members", slow.rank),
                     hint: "workers count from 0, reducers follow",
                 });
             };

@@ -1,4 +1,4 @@
-//! Parts of other lengths, as the command line has them.
+//! Unequal parts on the command line.
 
 use crate::failure::Failure;
 use herringbone::{
@@ -14,8 +14,8 @@ use std::{
     str::FromStr,
 };
 
-/// Bytes: of a gather or an all_gather what each rank has, of a scatter what each gets, of an all_to_all a row per rank with what
-/// it has for each.
+/// Bytes: the part of each rank in a gather or an all_gather, for each rank in a scatter, and for an all_to_all a row per rank with
+/// its part for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartsOption {
     rows: Vec<Vec<usize>>,
@@ -73,13 +73,13 @@ impl PartsOption {
             return Err(usage(none.to_string(), "leave --parts out"));
         }
         self.is_of(collective, ranks).map_err(|problem| {
-            usage(problem, "rows are parted by ;, and only all_to_all has one for each rank")
+            usage(problem, "a ; separates rows, and only all_to_all has a row for each rank")
         })?;
         let all = self.rows.iter().flatten();
         if let Some(odd) = all.copied().find(|bytes| !bytes.is_multiple_of(dtype.bytes())) {
             return Err(usage(
-                format!("--parts has one of {odd} bytes, which is no whole number of {dtype}"),
-                "all parts are multiples of the type's bytes; --dtype says which it is",
+                format!("--parts has {odd} bytes, which is not a whole number of {dtype}"),
+                "each part must be a multiple of the bytes of --dtype",
             ));
         }
         let moved = |from: Rank, to: Rank| {
@@ -107,7 +107,7 @@ impl PartsOption {
         match (1..).zip(&self.rows).find(|(_, row)| row.len() != ranks as usize) {
             None => Ok(()),
             Some((at, row)) => Err(format!(
-                "row {at} of --parts has {}, and there are {}",
+                "row {at} of --parts has {}, but there are {}",
                 counted(row.len(), "part"),
                 counted(ranks as usize, "rank")
             )),

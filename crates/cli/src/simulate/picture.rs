@@ -45,11 +45,11 @@ fn head(svg: &mut Svg, recorded: &Recorded, described: &Described, total: f64) {
     let schedule = described.verified.schedule();
     let all = recorded.spans.len();
     let cut = if all > MOST_ROWS { format!("; the first {MOST_ROWS} of {all} rows") } else { String::new() };
-    let late = if recorded.left_out > 0 { "; the end is left out" } else { "" };
+    let late = if recorded.left_out > 0 { "; the end is omitted" } else { "" };
     let (workers, reducers) = (schedule.workers(), schedule.reducers());
     let (name, collective) = (&described.name, described.call.collective);
     let title = format_args!(
-        "{name}: {collective} among {workers} workers and {reducers} reducers, simulated: {}{cut}{late}",
+        "{name}: simulated {collective} of {workers} workers and {reducers} reducers: {}{cut}{late}",
         si(total, "s")
     );
     svg.text((8.0, 20.0), "font-size=\"14\"", title);

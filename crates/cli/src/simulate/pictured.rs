@@ -1,4 +1,4 @@
-//! Roofs as lines, an operation as a point below them; both axes count by factors.
+//! Roofs as lines, an operation as a point below them, on logarithmic axes.
 
 use super::{roofs::Roofline, words::seconds};
 use crate::{
@@ -35,14 +35,14 @@ pub(super) fn picture(roofline: &Roofline) -> Result<String, Failure> {
     let link = roofline.bound(Roof::Link).filter(|link| link.bytes > 0);
     let (Some(link), Some(own)) = (link, roofline.intensity()) else {
         return Err(Failure::Usage {
-            problem: "no byte goes over a link, and the picture shows bytes/s of links".into(),
+            problem: "no byte goes over a link, but the picture shows the rates of links".into(),
             hint: "leave --svg out, or spread the ranks over hosts with --per-host",
         });
     };
     if roofline.total == 0 {
         return Err(Failure::Usage {
-            problem: "the operation takes no time, and the picture shows bytes/s".into(),
-            hint: "leave --svg out, or give a trace whose spans have a length",
+            problem: "the operation takes no time, but the picture shows rates".into(),
+            hint: "leave --svg out, or pass a trace whose spans have a length",
         });
     }
     let own = own.max(0.01);
@@ -63,11 +63,11 @@ pub(super) fn picture(roofline: &Roofline) -> Result<String, Failure> {
     };
     let mut svg = Svg::default();
     svg.text((8.0, 20.0), "font-size=\"14\"", &roofline.title);
-    let below = "bytes folded and copied for each byte on the link";
+    let below = "bytes folded and copied per byte on the link";
     panel.grid(
         &mut svg,
         below,
-        "bytes/s on the link: the point is the operation, lines are roofs, with what they allow there",
+        "bytes/s on the link: the point is the operation, and each line is a roof with its limit there",
     );
     let binds = binding(&roofline.bounds).map(|bound| bound.roof);
     let ends: Vec<CurveEnd> = lines

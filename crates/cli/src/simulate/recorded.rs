@@ -1,4 +1,4 @@
-//! What a simulation shows, kept: not more than viewers can take.
+//! The record of a simulation, limited to the size that viewers can open.
 
 use herringbone::core::simulate::{BusySpan, Resource};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! `herringbone roofline`: what binds an operation, and how near it comes to that.
+//! `herringbone roofline`: the resource that limits an operation, and how near it comes to the limit.
 
 use super::{
     options::Question,
@@ -19,20 +19,20 @@ use std::{
 
 /// Show which resource limits an operation
 ///
-/// For each of these roofs you see the place that needs most time for it, how long it would need if it did nothing else, which
-/// part of the whole time that is, and the rates that it attains and could attain. The operation is described as for
-/// `herringbone simulate`; or --trace reads a file that `herringbone simulate --trace` or a running job's timeline has written.
+/// For each kind of resource (roof) it shows the busiest one: the time that its work takes by itself, the fraction of
+/// the whole, and the attained and attainable rates. Describe the operation as for `herringbone simulate`, or read
+/// one with --trace.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RooflineOptions {
     #[command(flatten)]
     question: Question,
-    /// Read what was done from a trace in place of a simulation; of a running job's timeline, --gbps is the port's rate
+    /// Read a file of `herringbone simulate --trace`, or a job's timeline, where --gbps is the port's rate
     #[arg(long, value_name = "FILE", conflicts_with_all = ["algorithm", "schedule", "operations", "topology", "slow", "reducers"])]
     trace: Option<PathBuf>,
-    /// Draw the roofs and the operation below them into this file
+    /// Draw the roofs and the operation into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// One JSON object instead of the table
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -52,8 +52,8 @@ pub(crate) fn run(options: &RooflineOptions, out: &mut dyn Write) -> Result<Outc
     Ok(Outcome::Passed)
 }
 
-/// The roofs of a trace, as `--json` prints them; `gbps` is the rate of each host's port in Gbit/s, that of the built-in
-/// constants unless given.
+/// The roofs of a trace, as `--json` prints them; `gbps` is the rate of each host's port in Gbit/s, by default that of the
+/// built-in constants.
 ///
 /// # Errors
 /// If the file is no trace, or has nothing that counts.
@@ -137,23 +137,22 @@ impl Roofline {
             table::text(&COLUMNS, &COLUMNS[2..], rows),
             match bus {
                 Some(bus) => format!(
-                    "bandwidth  {bus:.3} GB/s of the bus, {algorithm:.3} GB/s of the algorithm, as nccl-tests define them"
+                    "bandwidth  {bus:.3} GB/s on the bus, {algorithm:.3} GB/s of the algorithm, as defined by nccl-tests"
                 ),
-                None => format!("bandwidth  {algorithm:.3} GB/s of the algorithm, as nccl-tests define it"),
+                None => format!("bandwidth  {algorithm:.3} GB/s of the algorithm, as defined by nccl-tests"),
             },
         ];
         if let Some(intensity) = self.intensity() {
-            lines
-                .push(format!("intensity  {intensity:.2} bytes folded and copied for each byte on the link"));
+            lines.push(format!("intensity  {intensity:.2} bytes folded and copied per byte on the link"));
         }
         lines.push(match binding(&self.bounds) {
             Some(bound) => format!(
-                "binds      {}: {} is busy for {:.1} % of the time; the rest is latency and waiting",
+                "limit      {}: {} is busy {:.1} % of the time; the rest is latency and waiting",
                 bound.roof.name(),
                 bound.place,
                 100.0 * self.part(bound)
             ),
-            None => "binds      nothing takes time".to_owned(),
+            None => "limit      nothing takes time".to_owned(),
         });
         lines.join("\n") + "\n"
     }
@@ -251,7 +250,7 @@ mod tests {
             assert_eq!((&found["busbw"], &found["bytes"]), (&Value::Null, &json!(2 << 20)), "{args:?}");
             let output = run_with(&[&["roofline"], args].concat()).unwrap();
             assert!(
-                output.contains("parts that differ (at most 2.00 MiB on a rank)")
+                output.contains("unequal parts (at most 2.00 MiB on a rank)")
                     && !output.contains("of the bus"),
                 "{output}"
             );
@@ -318,7 +317,7 @@ mod tests {
         for (text, said) in [
             ("{}", "is no list of events: '{' where `[` is expected"),
             ("nothing", "is no list of events"),
-            ("[]", "neither ports and threads of a simulation nor ended all-reduces"),
+            ("[]", "neither the ports and threads of a simulation nor the finished all-reduces"),
             (r#"[{"ph":"M","name":"herringbone simulate","args":{}}]"#, "field `collective` is not a text"),
         ] {
             fs::write(&path, text).unwrap();

@@ -1,4 +1,4 @@
-//! What is known of an operation and of what binds it.
+//! An operation and the resources that limit it.
 
 use super::parts::PartsOption;
 use herringbone::{

@@ -9,7 +9,7 @@ use herringbone::core::simulate::{
 /// The messages that an estimate goes through, if that is enough: more make it no better.
 const ESTIMATED: u64 = 100_000;
 
-/// Simulates all of it, or if that is too much a part that stands for the whole; says whether it did that.
+/// Simulates all of it or, if that is too much, a part that stands for the whole; returns whether it did that.
 pub(super) fn timed(question: &Question, described: &Described) -> Result<(Prediction, bool), Failure> {
     let work = workload(question, described);
     let MessageCount { whole, least } = message_count(ESTIMATED, &work, &described.machine)
@@ -25,10 +25,10 @@ pub(super) fn timed(question: &Question, described: &Described) -> Result<(Predi
     if least > most {
         return Err(Failure::Usage {
             problem: format!(
-                "{least} messages have to be gone through for an estimate, {whole} for all, and the limit is {most}"
+                "an estimate needs {least} messages, a full simulation {whole}, and the limit is {most}"
             ),
-            hint: "ask for fewer ranks or operations, for an algorithm in stages, such as radix(8,8,8), or for ranks, hosts and ports that \
-                   are alike, of which one stands for all; or raise --most-messages; 0 lifts the limit",
+            hint: "use fewer ranks or operations, an algorithm in stages, such as radix(8,8,8), or identical ranks, hosts and ports, \
+                   so that one stands for all; or raise --most-messages (0: no limit)",
         });
     }
     let estimated = estimate(ESTIMATED, &work, &described.machine);
@@ -50,20 +50,20 @@ pub(super) fn shown(
     }
     if whole > most {
         return Err(Failure::Usage {
-            problem: format!("{whole} messages would have to be shown one by one, and the limit is {most}"),
-            hint: "ask for fewer bytes or for an algorithm of fewer messages, such as --algorithm 'radix(8,8,8)' of 512 ranks, or raise --most-messages; 0 lifts the limit",
+            problem: format!("{whole} messages would have to be shown one by one, but the limit is {most}"),
+            hint: "use fewer bytes or an algorithm with fewer messages, such as --algorithm 'radix(8,8,8)' for 512 ranks, or raise --most-messages (0: no limit)",
         });
     }
     simulate(&work, &described.machine, watch).map_err(|untimed| has_no_time(described, &untimed))
 }
 
-/// Of parts that differ none stands for the whole, and they go by one algorithm only.
+/// Unequal parts: none stands for the others, and only one algorithm takes them.
 fn too_many_of_parts(whole: u64, most: u64) -> Failure {
     Failure::Usage {
         problem: format!(
-            "{whole} messages and copies of parts have to be gone through one by one, and the limit is {most}"
+            "{whole} messages and copies of parts have to be simulated one by one, but the limit is {most}"
         ),
-        hint: "ask for shorter parts or fewer operations, or raise --most-messages; 0 lifts the limit",
+        hint: "use shorter parts or fewer operations, or raise --most-messages (0: no limit)",
     }
 }
 
@@ -71,15 +71,15 @@ fn has_no_time(described: &Described, untimed: &Untimed) -> Failure {
     let problem = format!("{} has no time, because {untimed}", described.name);
     match untimed {
         Untimed::TooManySegments(_) | Untimed::TooSlow => {
-            Failure::Usage { problem, hint: "ask for fewer bytes or faster links" }
+            Failure::Usage { problem, hint: "use fewer bytes or faster links" }
         }
         Untimed::TooManyRanks { .. } => Failure::Usage {
             problem,
-            hint: "ask for fewer ranks or operations, or for ranks, hosts and ports that are alike, of which one stands for all",
+            hint: "use fewer ranks or operations, or identical ranks, hosts and ports, so that one stands for all",
         },
         Untimed::NoLink { .. } => Failure::Usage {
             problem,
-            hint: "take an algorithm that goes by the links, such as trees, or give the topology a link there",
+            hint: "use an algorithm that follows the links, such as trees, or add a link there to the topology",
         },
         Untimed::Stalled(_) => {
             Failure::Stalled { problem: format!("{problem}; this is a bug, please report it") }

@@ -1,4 +1,4 @@
-//! What was done, read from a trace: one that `herringbone simulate --trace` has written, or a job's timeline.
+//! Reads a trace of `herringbone simulate --trace`, or a job's timeline.
 
 use super::{
     job,
@@ -22,8 +22,8 @@ use std::{
     path::Path,
 };
 
-const HINT: &str = "`herringbone simulate --trace FILE` writes a trace, and a job's timeline is one: that of HERRINGBONE_TIMELINE=DIR, \
-                    whole or merged by `herringbone trace merge`, or of HOROVOD_TIMELINE=FILE";
+const HINT: &str = "`herringbone simulate --trace FILE` writes a trace. A job's timeline is also one: from HERRINGBONE_TIMELINE=DIR, \
+                    whole or merged by `herringbone trace merge`, or from HOROVOD_TIMELINE=FILE";
 
 /// A process and a thread of it.
 type Row = (u64, u64);
@@ -52,8 +52,9 @@ pub(super) fn read(path: &Path, port: u64) -> Result<Roofline, Failure> {
 }
 
 fn event(text: Option<&[u8]>) -> Result<Option<Value>, String> {
-    let parsed = text
-        .map(|text| serde_json::from_slice(text).map_err(|error| format!("an event is no JSON: {error}")));
+    let parsed = text.map(|text| {
+        serde_json::from_slice(text).map_err(|error| format!("an event is not valid JSON: {error}"))
+    });
     parsed.transpose()
 }
 
@@ -77,7 +78,9 @@ fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
     let ranks = u32::try_from(whole("ranks")?).ok().filter(|ranks| *ranks > 0);
     let ranks = ranks.ok_or_else(|| missing(about, "ranks", "a number of ranks"))?;
     if whole("left_out")? > 0 {
-        return Err("it was too long to be kept whole, so its end is missing: simulate fewer bytes".into());
+        return Err(
+            "it was too long to be recorded whole, so its end is missing: simulate fewer bytes".into()
+        );
     }
     let names: BTreeMap<Row, &str> = events
         .iter()
@@ -133,7 +136,7 @@ struct TensorActivities {
     moved: Vec<(Picoseconds, Picoseconds)>,
 }
 
-/// Of a timeline the all-reduces count: what is in flight together counts once.
+/// The all-reduces of a timeline; time with several in flight is included once.
 fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
     let mut tensors: BTreeMap<u64, TensorActivities> = BTreeMap::new();
     let mut ranks = BTreeSet::new();
@@ -170,14 +173,15 @@ fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
     }
     if bytes == 0 || moved.is_empty() {
         return Err(
-            "it has neither ports and threads of a simulation nor ended all-reduces of a timeline".into()
+            "it has neither the ports and threads of a simulation nor the finished all-reduces of a timeline"
+                .into(),
         );
     }
     let ranks = ranks.len().max(1) as u32;
     let carried = (bytes as f64 * Collective::AllReduce.bus_share(ranks)) as u64;
     let mut bounds = vec![Bound {
         roof: Roof::Link,
-        place: "the port of rank 0, at the constants' rate".to_owned(),
+        place: "the port of rank 0, at the rate of the constants".to_owned(),
         bytes: carried,
         alone: duration(carried, port),
     }];

@@ -1,4 +1,4 @@
-//! Times and places as people read them.
+//! Times and places for people.
 
 use herringbone::core::simulate::{Picoseconds, Resource, SECOND};
 use indicatif::HumanBytes;
@@ -11,7 +11,7 @@ pub(super) fn seconds(time: Picoseconds) -> f64 {
 /// How large an operation is: its buffer, or the largest of a rank where parts differ.
 pub(super) fn size(bytes: u64, parts_differ: bool) -> String {
     match parts_differ {
-        true => format!("parts that differ (at most {} on a rank)", HumanBytes(bytes)),
+        true => format!("unequal parts (at most {} on a rank)", HumanBytes(bytes)),
         false => HumanBytes(bytes).to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! `herringbone status --dump`: the flight records of all members of a job, a file of each.
+//! `herringbone status --dump`: the flight records of all members of a job, one file each.
 
 use crate::failure::Failure;
 use herringbone::flight::{FlightFormat, FlightRecord, write_record};
@@ -14,17 +14,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How many members are asked at once.
 const AT_ONCE: usize = 64;
 
-/// In which form records are written.
+/// The form of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DumpFormat {
     /// JSON, of workers and reducers
     #[default]
     Json,
-    /// What torchfrtrace reads, of workers
+    /// For torchfrtrace, of workers
     Torch,
 }
 
-/// What came of asking a member.
+/// The result of asking a member.
 struct Dumped {
     name: String,
     files: Result<Vec<PathBuf>, String>,
@@ -38,7 +38,7 @@ pub(super) fn run(
     format: DumpFormat,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let cannot = |error| Failure::system("cannot make the folder of --dump")(error);
+    let cannot = |error| Failure::system("cannot create the folder of --dump")(error);
     fs::create_dir_all(folder).map_err(cannot)?;
     let wanted = |member: &&AskedMember| format == DumpFormat::Json || member.role != Some(Role::Reducer);
     let members: Vec<&AskedMember> = round.members.iter().filter(wanted).collect();
@@ -51,7 +51,7 @@ pub(super) fn run(
         });
         for Dumped { name, files } in dumped {
             match files {
-                Ok(files) if files.is_empty() => writeln!(out, "{name}: it has no record")?,
+                Ok(files) if files.is_empty() => writeln!(out, "{name}: has no record")?,
                 Ok(files) => {
                     written += files.len();
                     for file in files {
@@ -63,13 +63,16 @@ pub(super) fn run(
         }
     }
     if written == 0 {
-        let problem = "no member has given a record".to_owned();
-        let hint = "the lines above say why; ask again when a member answers";
+        let problem = "no member has sent a record".to_owned();
+        let hint = "the lines above show why; ask again when a member answers";
         return Err(Failure::Unanswered { problem, hint });
     }
     if format == DumpFormat::Torch {
         let folder = folder.display();
-        writeln!(out, "torchfrtrace --prefix rank_ {folder} compares them; -j lists the calls of each rank")?;
+        writeln!(
+            out,
+            "torchfrtrace --prefix rank_ {folder} compares them; with -j it lists the calls of each rank"
+        )?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What servers of tables say: where ranges are, which tables there are, who is behind, which keys are hot.
+//! The answers of table servers: places of ranges, tables, slow workers, hot keys.
 
 use super::words::{counted, quantity, shown};
 use crate::table;
@@ -11,7 +11,7 @@ const BEHIND: usize = 3;
 /// How many rows a table of people shows.
 const LINES: usize = 32;
 
-/// The servers of tables that have answered, each with its address.
+/// The table servers that have answered, each with its address.
 pub(super) fn answers(round: &Round) -> impl Iterator<Item = (&str, &TableServerStatus)> {
     round.members.iter().filter_map(|member| match &member.heard.as_ref().ok()?.answer.status.activity {
         Activity::Serves { tables, .. } => Some((member.address.as_str(), tables.as_ref()?)),
@@ -35,7 +35,7 @@ pub(super) fn head(round: &Round) -> Option<String> {
         "a parameter server: {answered} of {} {}{}, {copies}; {} of {} in use",
         counted(round.members.len(), "server"),
         if round.members.len() == 1 { "answers" } else { "answer" },
-        if answered == round.members.len() { "" } else { " (of the others' ranges nothing is counted)" },
+        if answered == round.members.len() { "" } else { " (without the ranges of the others)" },
         quantity(used as f64),
         quantity(limit as f64)
     ))
@@ -107,11 +107,11 @@ fn ranges(round: &Round) -> Option<String> {
     }
     let name = |place: &u32| names.get(place).map_or_else(|| place.to_string(), |name| (*name).to_owned());
     let rows = known.values().take(LINES).map(|(_, range)| {
-        let owner = range.owner.as_ref().map_or_else(|| "nobody: it is lost".to_owned(), name);
+        let owner = range.owner.as_ref().map_or_else(|| "none: the range is lost".to_owned(), name);
         let copies: Vec<String> = range.copies.iter().map(name).collect();
         [range.range.to_string(), owner, copies.join(", "), range.unconfirmed.to_string()]
     });
-    let columns = ["range", "owner", "copies", "changes not yet on copies"];
+    let columns = ["range", "owner", "copies", "changes missing on copies"];
     (!known.is_empty()).then(|| shown(&table::text(&columns, &[columns[0], columns[3]], rows)))
 }
 
@@ -149,7 +149,7 @@ fn tables(round: &Round) -> Option<String> {
         (0, 0) => String::new(),
         (more, 0) => format!("{more} more tables, see --json\n"),
         (more, unlisted) => {
-            format!("{more} more tables, and {unlisted} ranges of tables that servers leave out\n")
+            format!("{more} more tables, and {unlisted} ranges of tables that servers do not list\n")
         }
     };
     (!known.is_empty()).then(|| shown(&table::text(&columns, &right, rows)) + &more)
@@ -192,7 +192,7 @@ fn hot(round: &Round) -> Option<String> {
         }
     }
     rows.sort_by_key(|(share, _)| std::cmp::Reverse(*share));
-    let columns = ["table", "hot key", "of the keys asked for in its range"];
+    let columns = ["table", "hot key", "share of the requests in its range"];
     let rows: Vec<_> = rows.into_iter().take(LINES).map(|(_, row)| row).collect();
     (!rows.is_empty()).then(|| shown(&table::text(&columns, &columns[1..], rows)))
 }
@@ -279,7 +279,7 @@ mod tests {
         assert!(page.contains(" weights        3"), "{page}");
         assert!(
             page.contains("5.0 %") && page.matches("5.0 %").count() == 1,
-            "a copy says nothing of keys: {page}"
+            "a copy has no facts about keys: {page}"
         );
     }
 
@@ -287,9 +287,9 @@ mod tests {
     fn a_server_that_does_not_answer_is_named_and_so_is_a_lost_range() {
         let silent = AskError::Silent(Duration::from_secs(1));
         let page = page(vec![asked("a:1", Ok(server(0, None))), asked("b:1", Err(silent))]);
-        assert!(page.contains("1 of 2 servers answer (of the others' ranges nothing is counted)"), "{page}");
+        assert!(page.contains("1 of 2 servers answer (without the ranges of the others)"), "{page}");
         assert!(page.contains("no answer for 1 s"), "{page}");
-        assert!(page.contains("nobody: it is lost"), "{page}");
+        assert!(page.contains("none: the range is lost"), "{page}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The page for people: who is there, what each does, who waits for whom, and what moves where.
+//! The page for people: members, their calls, who waits for whom, and traffic.
 
 use super::tables;
 use super::words::{counted, quantity, shown};
@@ -27,7 +27,7 @@ pub(super) fn page(round: &Round) -> String {
         page.push('\n');
     }
     if waits.len() > LINES {
-        page.push_str(&format!("{} more are waited for\n", waits.len() - LINES));
+        page.push_str(&format!("and {} more members keep others waiting\n", waits.len() - LINES));
     }
     for part in
         [followed_ports(round), links(round), served(round)].into_iter().flatten().chain(tables::parts(round))
@@ -46,7 +46,7 @@ fn followed_ports(round: &Round) -> Option<String> {
 
 fn head(round: &Round) -> String {
     if let Some(silent) = round.silent_for {
-        return format!("nobody answers, for {:.1} s; asking again until Ctrl-C", silent.as_secs_f64());
+        return format!("no answer for {:.1} s; asking again until Ctrl-C", silent.as_secs_f64());
     }
     let Some(roster) = &round.roster else {
         if let Some(head) = tables::head(round) {
@@ -55,10 +55,10 @@ fn head(round: &Round) -> String {
         let activity = round.members.iter().filter_map(|member| member.heard.as_ref().ok()).next();
         return match activity.map(|heard| (&heard.answer.status.activity, heard.answer.identity.world)) {
             Some((Activity::Forms { missing }, world)) => {
-                format!("a job of {} forms: {} missing", counted(world as usize, "rank"), are(missing))
+                format!("a job of {} is forming: {} missing", counted(world as usize, "rank"), are(missing))
             }
             Some((Activity::Serves { jobs, served, .. }, _)) => {
-                format!("a reducer: {} now, {served} since it began", counted(jobs.len(), "job"))
+                format!("a reducer: {} now, {served} since its start", counted(jobs.len(), "job"))
             }
             _ => "a process of a job".to_owned(),
         };
@@ -97,17 +97,15 @@ fn row(round: &Round, member: &AskedMember) -> [String; 5] {
     let process = format!("{}:{}", status.host, status.process);
     let Some(job_status) = member.job_status(round.job) else {
         let does = match &status.activity {
-            Activity::Forms { .. } => "waits for ranks to come".to_owned(),
+            Activity::Forms { .. } => "waits for the other ranks".to_owned(),
             Activity::Serves { jobs, tables, .. } if round.roster.is_none() => {
                 let tables = tables.as_ref().map_or("", |_| "keeps tables, ");
                 format!("{tables}serves {}", counted(jobs.len(), "job"))
             }
             Activity::Serves { jobs, .. } if !jobs.iter().any(|served| served.job == round.job) => {
-                "no worker of this job has called it".to_owned()
+                "not called by a worker of this job".to_owned()
             }
-            Activity::Serves { .. } | Activity::Works(_) => {
-                "its engine is busy, and gave no answer".to_owned()
-            }
+            Activity::Serves { .. } | Activity::Works(_) => "no answer: its engine is busy".to_owned(),
         };
         return [called, process, does, String::new(), String::new()];
     };
@@ -135,9 +133,9 @@ fn waits_for(round: &Round, operation: &InFlight) -> String {
 /// What is said of a process without an operation.
 fn idle(job_status: &JobStatus) -> String {
     if let Some(lost) = job_status.groups.iter().find_map(|group| group.lost.as_ref()) {
-        return format!("cannot go on: {lost}");
+        return format!("cannot continue: {lost}");
     }
-    // After a change of members another group goes on for the first one, under its name.
+    // After a change of members another group continues the first one, under its name.
     let name = job_status.group(0).map(|group| group.name.as_str());
     let world = job_status.groups.iter().rfind(|group| Some(group.name.as_str()) == name);
     match world.and_then(|group| group.over) {
@@ -155,7 +153,7 @@ fn age(milliseconds: u64) -> String {
 
 fn sentence(round: &Round, wait: &Wait<'_>) -> String {
     let InFlight { group, sequence, name: operation, age: since, .. } = wait.operation;
-    let mut said = format!("{} is waited for by {} in ", name(round, wait.on), names(round, &wait.by));
+    let mut said = format!("{} keeps {} waiting in ", name(round, wait.on), names(round, &wait.by));
     match sequence {
         Some(sequence) => {
             let call = operation.split(' ').next().unwrap_or_default();

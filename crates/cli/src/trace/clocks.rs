@@ -1,4 +1,4 @@
-//! Turns the times of each process into those of one clock.
+//! Converts the times of all processes to one clock.
 
 use std::collections::BTreeMap;
 

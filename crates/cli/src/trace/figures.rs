@@ -1,4 +1,4 @@
-//! What a job's timeline comes to: who was slow and by how much, what each rank did in each step, how fast operations were.
+//! The figures of a job's timeline: slow ranks and their cost, the activity of each rank in each step, the speed of operations.
 
 use super::{
     read::{Interval, Intervals, OperationKey, PHASES, ReadOperation, ReadProcess, ReadTimeline},

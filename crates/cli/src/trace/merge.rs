@@ -1,4 +1,4 @@
-//! Makes one file of those that the processes of a job have written.
+//! Merges the files that the processes of a job have written.
 
 use super::{
     clocks::{ClockLine, lines},
@@ -45,8 +45,11 @@ pub(super) fn merge(folder: &Path, job: Option<&str>, output: &Path) -> Result<M
     let mut parts = scanned(folder, &mut remarks)?;
     if parts.iter().any(|part| is_same_file(&part.path, output)) {
         return Err(Failure::Usage {
-            problem: format!("-o {} is a process's timeline, and would replace it", output.display()),
-            hint: "name another file with -o, like job.json",
+            problem: format!(
+                "-o {} is the timeline of a process, which would be overwritten",
+                output.display()
+            ),
+            hint: "pass another file with -o, like job.json",
         });
     }
     let job = chosen(folder, &parts, job)?;
@@ -57,13 +60,14 @@ pub(super) fn merge(folder: &Path, job: Option<&str>, output: &Path) -> Result<M
     let clocks = aligned(&parts, &mut remarks);
     for part in &parts {
         let name = part.path.display();
-        remarks
-            .extend(part.problem.iter().map(|problem| format!("{name}: {problem}; all before that is in")));
+        remarks.extend(
+            part.problem
+                .iter()
+                .map(|problem| format!("{name}: {problem}; everything before that is included")),
+        );
         if part.left_out > 0 {
-            remarks.push(format!(
-                "{name}: its process could not keep up, and left out {} events",
-                part.left_out
-            ));
+            remarks
+                .push(format!("{name}: its process could not keep up and dropped {} events", part.left_out));
         }
     }
     let wrong = Failure::system(format!("cannot write {}", output.display()));
@@ -102,12 +106,12 @@ fn scanned(folder: &Path, remarks: &mut Vec<String>) -> Result<Vec<TimelinePart>
         match scan(&path) {
             Ok(Scanned::Part(part)) => parts.push(*part),
             Ok(Scanned::Merged) => {}
-            Err(problem) => remarks.push(format!("{}: {problem}; it is left out", path.display())),
+            Err(problem) => remarks.push(format!("{}: {problem}; skipped", path.display())),
         }
     }
     match parts.is_empty() {
         true => {
-            remarks.insert(0, format!("{} has no process's timeline", folder.display()));
+            remarks.insert(0, format!("{} has no timeline of a process", folder.display()));
             Err(Failure::Usage { problem: remarks.join("\n"), hint: HINT })
         }
         false => Ok(parts),
@@ -128,13 +132,13 @@ fn chosen(folder: &Path, parts: &[TimelinePart], job: Option<&str>) -> Result<St
     match (asked, jobs.len()) {
         (Some((job, true)), _) => Ok(job.to_owned()),
         (Some((job, false)), _) => Err(Failure::Usage {
-            problem: format!("{} has no file of job {job}, but of {}", folder.display(), listed()),
-            hint: "name one of these with --job",
+            problem: format!("{} has no file of job {job}, only of {}", folder.display(), listed()),
+            hint: "pass one of these with --job",
         }),
         (None, 1) => Ok(parts[0].process.job.clone()),
         (None, _) => Err(Failure::Usage {
             problem: format!("{} has files of several jobs: {}", folder.display(), listed()),
-            hint: "name one with --job",
+            hint: "pass one with --job",
         }),
     }
 }
@@ -148,7 +152,7 @@ fn aligned(parts: &[TimelinePart], remarks: &mut Vec<String>) -> Vec<ClockLine> 
     let each = parts.iter().zip(found).map(|(part, line)| {
         line.unwrap_or_else(|| {
             remarks.push(format!(
-                "{}: nobody has measured this process's clock, so its times may be off by anything",
+                "{}: the clock of this process was not measured, so its times can be off by any amount",
                 part.path.display()
             ));
             ClockLine::default()
@@ -189,10 +193,8 @@ fn write(parts: &[TimelinePart], clocks: &[ClockLine], output: &Path, merged: &m
             let added = shift.add_all(part, &mut sorter)?;
             merged.events += added.events;
             if let Some(problem) = added.problem {
-                let what = format!(
-                    "{} events cannot be read and are left out, the first: {problem}",
-                    added.unreadable
-                );
+                let what =
+                    format!("{} unreadable events were skipped, the first: {problem}", added.unreadable);
                 merged.remarks.push(format!("{}: {what}", part.path.display()));
             }
         }

@@ -72,7 +72,7 @@ fn table(heads: &[&str], rows: impl ExactSizeIterator<Item = Vec<Cell>>) -> Stri
     }
     text.push_str("</tbody></table></div>\n");
     if left_out > 0 {
-        add(&mut text, format_args!("<p class=\"quiet\">{left_out} more rows: --json has all</p>\n"));
+        add(&mut text, format_args!("<p class=\"quiet\">{left_out} more rows: see --json</p>\n"));
     }
     text
 }
@@ -121,7 +121,7 @@ impl Page<'_> {
         let each =
             each.filter(|(role, _)| count(*role) > 0).map(|(role, name)| format!("{} {name}", count(role)));
         let mut text = format!(
-            "<h1>Job {}</h1>\n<p class=\"quiet\">{}, {} from the first call to the last result; clocks agree to {}</p>\n",
+            "<h1>Job {}</h1>\n<p class=\"quiet\">{}, {} from the first call to the last result; clocks agree within {}</p>\n",
             escaped(&self.read.job),
             each.collect::<Vec<_>>().join(", "),
             span(self.figures.total),
@@ -131,7 +131,7 @@ impl Page<'_> {
             add(
                 &mut text,
                 format_args!(
-                    "<p class=\"bad\">{} events are missing, because processes could not keep up</p>\n",
+                    "<p class=\"bad\">{} events are missing because processes could not keep up</p>\n",
                     self.read.left_out
                 ),
             );
@@ -145,7 +145,7 @@ impl Page<'_> {
             Some(late) => add(
                 &mut text,
                 format_args!(
-                    "<p class=\"finding\">The others waited <b>{}</b> for <b>{}</b>, {:.1} % of the time: it called {} operations last</p>\n",
+                    "<p class=\"finding\">The others waited <b>{}</b> for <b>{}</b>, {:.1} % of the time: it was the last to call {} operations</p>\n",
                     span(late.cost),
                     self.name(late.process),
                     100.0 * late.cost as f64 / self.figures.total.max(1) as f64,
@@ -182,7 +182,7 @@ impl Page<'_> {
             if self.figures.has_marks {
                 ""
             } else {
-                ", guessed from the gaps between operations: comm.mark_step() marks them"
+                ", guessed from the gaps between operations; comm.mark_step() marks them"
             }
         );
         let per_bar = steps.len().div_ceil(BARS).max(1);
@@ -217,7 +217,7 @@ impl Page<'_> {
             );
         }
         if left_out > 0 {
-            add(&mut text, format_args!("<p class=\"quiet\">{left_out} more ranks: --json has all</p>\n"));
+            add(&mut text, format_args!("<p class=\"quiet\">{left_out} more ranks: see --json</p>\n"));
         }
         text
     }
@@ -273,7 +273,7 @@ impl Page<'_> {
         });
         let rows = rows.collect::<Vec<_>>();
         format!(
-            "<h2>All-reduces against the roofs</h2>\n<p>{:.2} GB/s of the bus, as nccl-tests define it, over {}</p>\n{}",
+            "<h2>All-reduces against the roofs</h2>\n<p>{:.2} GB/s on the bus, as defined by nccl-tests, over {}</p>\n{}",
             self.roofline["busbw"].as_f64().unwrap_or(0.0),
             span((self.roofline["seconds"].as_f64().unwrap_or(0.0) * 1e9) as i64),
             table(&["roof", "place", "bytes", "alone", "of the time"], rows.into_iter())

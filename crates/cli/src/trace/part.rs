@@ -39,7 +39,7 @@ impl TimelineProcess {
             |name: &str| event.text(name).ok_or_else(|| format!("its first event lacks a text `{name}`"));
         if whole("version")? != timeline::VERSION {
             return Err(format!(
-                "it is of version {}, and this program reads {}",
+                "its version is {}, but this program reads {}",
                 whole("version")?,
                 timeline::VERSION
             ));
@@ -52,7 +52,7 @@ impl TimelineProcess {
             number: whole("number")?,
             host: text("host")?.to_owned(),
             process: whole("process")?,
-            began: i64::try_from(whole("began")?).map_err(|_| "`began` is no time")?,
+            began: i64::try_from(whole("began")?).map_err(|_| "`began` is not a time")?,
             member: whole("member")?,
             world: event.whole("world").unwrap_or(0),
         })
@@ -104,13 +104,16 @@ pub(super) fn open(path: &Path) -> Result<EventReader<BufReader<File>>, String> 
 /// If it does not begin as a file of a process.
 pub(super) fn scan(path: &Path) -> Result<Scanned, String> {
     let mut reader = open(path)?;
-    let first = reader.next()?.ok_or("it has no event")?;
+    let first = reader.next()?.ok_or("it has no events")?;
     let first = ReadEvent::parse(first)?;
     if first.name == timeline::JOB {
         return Ok(Scanned::Merged);
     }
     if first.name != timeline::PROCESS {
-        return Err(format!("is no process's timeline, as it does not begin with {:?}", timeline::PROCESS));
+        return Err(format!(
+            "is not a process's timeline, because it does not begin with {:?}",
+            timeline::PROCESS
+        ));
     }
     let process = TimelineProcess::of(&first)?;
     let name = first.text("clock").unwrap_or("").to_owned();
@@ -125,7 +128,7 @@ pub(super) fn scan(path: &Path) -> Result<Scanned, String> {
     };
     part.problem = part.rest(&mut reader).err();
     if part.problem.is_none() && reader.is_cut() {
-        part.problem = Some("it has no end, as that of a process that died or still runs".into());
+        part.problem = Some("its end is missing, because its process died or still runs".into());
     }
     part.arrows.iter_mut().for_each(|ends| ends.sort_unstable());
     Ok(Scanned::Part(Box::new(part)))

@@ -1,4 +1,4 @@
-//! What a merged timeline says of operations, ranks and faults.
+//! Operations, ranks and faults in a merged timeline.
 
 use super::part::TimelineProcess;
 use crate::chrome::{EventReader, ReadEvent};
@@ -134,10 +134,10 @@ impl Intervals {
 /// If it is none, or has an event that is none.
 pub(super) fn read(input: impl BufRead) -> Result<ReadTimeline, String> {
     let mut reader = EventReader::new(input);
-    let first = reader.next()?.ok_or("it has no event")?;
+    let first = reader.next()?.ok_or("it has no events")?;
     let first = ReadEvent::parse(first)?;
     if first.name != timeline::JOB {
-        return Err("is no job's timeline".into());
+        return Err("is not a job's timeline".into());
     }
     let mut found = Reading {
         found: ReadTimeline {
@@ -187,7 +187,7 @@ impl Reading {
             return Ok(());
         }
         let Some(read) = self.found.processes.get_mut(&process) else {
-            return Err(format!("process {process} has events and is not introduced"));
+            return Err(format!("process {process} has events but no name"));
         };
         let (Some(start), Some(end)) = (event.at, event.end()) else { return Ok(()) };
         match event.category.as_str() {

@@ -1,4 +1,4 @@
-//! Sorts more events than memory has room for.
+//! Sorts more events than fit in memory.
 //!
 //! Knuth, "The Art of Computer Programming", volume 3, section 5.4: sorted runs go to files, and are merged.
 

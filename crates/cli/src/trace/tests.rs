@@ -269,7 +269,7 @@ fn an_event_that_cannot_be_read_is_told_of_and_the_others_are_there() {
     fs::write(folder.file("rank1.json"), damaged).unwrap();
     let said = folder.merge(&[]).unwrap();
     assert!(said.contains("44 events"), "{said}");
-    assert!(said.contains("rank1.json: 1 events cannot be read and are left out, the first: "), "{said}");
+    assert!(said.contains("rank1.json: 1 unreadable events were skipped, the first: "), "{said}");
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn no_output_replaces_an_input() {
     let before = fs::read_to_string(&part).unwrap();
     for output in [&part, &link, &folder.file("./rank0.json")] {
         let refused = run(&["trace", "merge", folder.0.to_str().unwrap(), "-o", output]).unwrap_err();
-        assert!(refused.to_string().contains("would replace it"), "{refused}");
+        assert!(refused.to_string().contains("would be overwritten"), "{refused}");
     }
     assert_eq!(fs::read_to_string(&part).unwrap(), before);
     fs::remove_file(link).unwrap();
@@ -355,7 +355,7 @@ fn a_clock_that_nobody_has_measured_is_named() {
     MadeUp::new("a1", "rank", 0, 0).save(&folder);
     MadeUp::new("a1", "rank", 1, 5).save(&folder);
     let said = folder.merge(&[]).unwrap();
-    assert!(said.contains("rank1.json: nobody has measured"), "{said}");
+    assert!(said.contains("rank1.json: the clock of this process was not measured"), "{said}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Models that are named on the command line: published ones, or a profile of the user's own.
+//! Models on the command line: published ones, or a user's profile.
 
 use super::profile::{self, MOST_BYTES, Profile};
 use crate::failure::Failure;
@@ -93,15 +93,15 @@ pub(crate) fn find(name: &str) -> Result<NamedModel, Failure> {
             let near = nearest_name(name, names).map(|near| format!("; did you mean {near}?"));
             return Err(Failure::Usage {
                 problem: format!(
-                    "no model and no file is called {name}{}; models are {}",
+                    "{name} is neither a model nor a file{}; models are {}",
                     near.unwrap_or_default(),
                     names.join(", ")
                 ),
-                hint: "name one of them, or the file of a profile",
+                hint: "pass one of them, or the file of a profile",
             });
         }
     };
-    let text = String::from_utf8(data).map_err(|_| refused("it is not text in UTF-8".to_owned()))?;
+    let text = String::from_utf8(data).map_err(|_| refused("it is not UTF-8 text".to_owned()))?;
     Ok(NamedModel { profile: profile::parse(&text).map_err(refused)?, known: None })
 }
 

@@ -1,4 +1,4 @@
-//! What is simulated of a training: a model, workers, ways to sum, machines.
+//! The options of a simulated training: a model, workers, ways to sum, machines.
 
 use super::{
     models::{self, NamedModel},
@@ -26,24 +26,23 @@ use std::{collections::BTreeSet, path::PathBuf, str::FromStr};
 
 /// Predict the step time of a training on given machines
 ///
-/// A worker computes as its model's profile says. Its gradients go into buckets as in torch's DistributedDataParallel, and each bucket is
-/// summed as soon as its last gradient is ready, while the backward pass goes on. What a sum costs is simulated as herringbone
-/// simulate does it. The table has the step's time, what of the sums the worker waits for (exposed), and the scaling efficiency: the
-/// step of one worker alone, divided by this step.
+/// A worker computes as its model's profile describes, with its own batch. Gradients go into buckets as in torch's
+/// DistributedDataParallel. Each bucket is summed, as simulated by herringbone simulate, as soon as its last gradient
+/// is ready.
 ///
-/// Every worker has its own batch, whatever their number. Reducers, and servers of parameter_server, are as many as workers unless --reducers
-/// says how many.
+/// The table shows the step time, the time that a worker waits for sums (exposed), and the scaling efficiency. That
+/// is the step time of one worker alone, divided by this step time.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SimulateTrainingOptions {
     #[command(flatten)]
     model: ModelOptions,
-    /// Numbers of workers: 8, 8..4096 (doubling, both ends included) or a list; those of the topology if there is one, else 1..64
+    /// Numbers of workers: 8, 8..4096 (doubling, both included) or a list [default: the topology's, else 1..64]
     #[arg(long, value_name = "NUMBERS")]
     workers: Option<Workers>,
-    /// all, or names as verify takes them, chosen (what a job chooses for each bucket) and parameter_server: chosen,ring,radix(8,8)
+    /// all, or names as for verify, chosen (the job's choice per bucket) and parameter_server: chosen,ring,radix(8,8)
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = ways(), hide_possible_values = true)]
     algorithm: NameChoice<SumWay>,
-    /// How messages are coded: names of codecs, like none,int8. Only sharded and reduction_server have codecs
+    /// Codecs of the messages, like none,int8; only for sharded and reduction_server
     #[arg(long, default_value = "none", value_name = "CODECS", value_delimiter = ',')]
     codec: Vec<Codec>,
     #[command(flatten)]
@@ -55,20 +54,20 @@ pub(crate) struct SimulateTrainingOptions {
 /// What each worker trains.
 #[derive(Clone, Debug, clap::Args)]
 struct ModelOptions {
-    /// alexnet, vgg16, resnet50, inception-v3, bert-large, transformer-1.37b, or the file of a profile (docs/profile.md)
+    /// alexnet, vgg16, resnet50, inception-v3, bert-large, transformer-1.37b, or the file of a profile
     #[arg(long, value_name = "MODEL")]
     model: String,
-    /// Multiply-adds per second of a worker, for a profile with operations: 7e12; the table names the default's source
+    /// Multiply-adds per second of a worker, for a profile with operations, like 7e12
     #[arg(long, value_name = "R", value_parser = above_zero(1e18))]
     rate: Option<f64>,
-    /// Samples of a worker's step, for a profile with operations
+    /// Samples per worker and step, for a profile with operations
     #[arg(long, value_name = "B", value_parser = whole(1..=1_000_000))]
     batch: Option<u32>,
-    /// MiB from which on a bucket is full, the first one, too, as torch's bucket_cap_mb; a measured profile's buckets unless said, or 1 MiB for the
-    /// first one and 25 for others
+    /// MiB that fill a bucket, also the first, as torch's bucket_cap_mb [default: the profile's buckets if measured,
+    /// else 1 for the first and 25 for others]
     #[arg(long, value_name = "MIB", value_parser = above_zero(1e6))]
     bucket_mib: Option<f64>,
-    /// Sums under way at once, as a job of default settings has at the most
+    /// Most sums in flight at once
     #[arg(long, default_value_t = Workload::AT_ONCE, value_name = "K", value_parser = whole(1..=1024))]
     in_flight: u32,
 }
@@ -76,13 +75,13 @@ struct ModelOptions {
 /// The machines.
 #[derive(Clone, Debug, clap::Args)]
 struct WorkerMachinesOptions {
-    /// Reducers, or servers of parameters, each on a host of its own; as many as workers unless said
+    /// Reducers, or servers of parameter_server, each on its own host [default: as many as workers]
     #[arg(long, value_name = "M", value_parser = whole(1..=16384))]
     reducers: Option<u32>,
-    /// Workers on each host, which are consecutive ranks
+    /// Workers per host, as consecutive ranks
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=MOST_WORKERS))]
     per_host: u32,
-    /// The ports of hosts, or links between workers in place of ports: a file that herringbone topo reads, or FILE#NAME
+    /// File with ports of hosts or links between workers, in a form that topo reads, or FILE#NAME
     #[arg(long, value_name = "FILE", conflicts_with = "gbps")]
     topology: Option<String>,
     #[command(flatten)]
@@ -105,10 +104,10 @@ impl WorkerMachinesOptions {
 /// What is shown.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct TrainingShownOptions {
-    /// One JSON object in place of the table
+    /// Print one JSON object
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,
-    /// Lines of comma-separated values in place of the table
+    /// Print comma-separated values
     #[arg(long)]
     pub(super) csv: bool,
     /// Draw the scaling efficiency over the number of workers into this file
@@ -133,7 +132,7 @@ impl FromStr for Workers {
             let (first, last) = part.split_once("..").unwrap_or((part, part));
             let (first, last) = (number(first)?, number(last)?);
             if last < first {
-                return Err(format!("`{part}` holds nothing: write {last}..{first}"));
+                return Err(format!("`{part}` is empty: write {last}..{first}"));
             }
             all.extend(
                 std::iter::successors(Some(first), |one| Some(2 * one)).take_while(|one| *one <= last),
@@ -174,7 +173,7 @@ impl SimulateTrainingOptions {
             NameChoice::Named(named) => named.clone(),
         };
         if self.machines.reducers.is_some() && !ways.iter().any(SumWay::has_reducers) {
-            return Err(usage("--reducers changes nothing about these algorithms".to_owned()));
+            return Err(usage("--reducers has no effect on these algorithms".to_owned()));
         }
         let wiring = self.machines.topology.as_deref().map(|file| {
             let topology = topologies::read(file)?;
@@ -213,7 +212,7 @@ impl SimulateTrainingOptions {
         let [one] = workers[..] else {
             return Err(Failure::Usage {
                 problem: format!(
-                    "the topology is of {size} nodes, and --workers has {} numbers",
+                    "the topology has {size} nodes, but --workers has {} numbers",
                     workers.len()
                 ),
                 hint: "leave --workers out",
@@ -221,8 +220,8 @@ impl SimulateTrainingOptions {
         };
         if one > MOST_WORKERS {
             return Err(Failure::Usage {
-                problem: format!("there would be {one} workers, and {MOST_WORKERS} are the most"),
-                hint: "ask for fewer workers on each host",
+                problem: format!("this makes {one} workers, but at most {MOST_WORKERS} are allowed"),
+                hint: "use fewer workers per host",
             });
         }
         let wiring = topologies::among(wiring, &layout::hosts(one, self.machines.per_host.min(one)))?;

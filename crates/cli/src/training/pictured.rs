@@ -36,7 +36,7 @@ pub(super) fn picture(report: &TrainingReport<'_>) -> String {
     panel.grid(
         &mut svg,
         "workers",
-        "% of the steps/s of a worker alone; hollow: prices in place of simulations",
+        "% of the steps/s of one worker alone; hollow: prices instead of simulations",
     );
     let curves = report
         .simulated

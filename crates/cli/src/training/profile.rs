@@ -1,4 +1,4 @@
-//! Profiles of models, as docs/reference/model-profile.md has them: what is no profile is refused with its place in the file.
+//! Profiles of models, as in docs/reference/model-profile.md. Errors name the place in the file.
 
 use crate::unique_json;
 use herringbone::core::training::ComputingCores;
@@ -107,12 +107,15 @@ impl Profile {
 /// # Errors
 /// The place, and what belongs there.
 pub(crate) fn parse(text: &str) -> Result<Profile, String> {
-    let whole: Value = unique_json::parse(text).map_err(|error| format!("this is no JSON: {error}"))?;
+    let whole: Value =
+        unique_json::parse(text).map_err(|error| format!("this is not valid JSON: {error}"))?;
     if whole["format"] != FORMAT {
-        return Err(format!("this is no profile of a model: it would begin with {{\"format\": \"{FORMAT}\""));
+        return Err(format!(
+            "this is not a profile of a model, which begins with {{\"format\": \"{FORMAT}\""
+        ));
     }
     if whole["version"] != 1 {
-        return Err(format!("its version is {}, and this program reads version 1", shown(&whole["version"])));
+        return Err(format!("its version is {}, but this program reads version 1", shown(&whole["version"])));
     }
     let common = ["format", "version", "name", "source", "timing", "layers"];
     let is_measured = match whole["timing"].as_str() {
@@ -214,7 +217,7 @@ fn parameter(place: &str, given: &Value, is_measured: bool) -> Result<ModelParam
     };
     if is_measured && trainable != fields.contains_key("ready_seconds") {
         let has = match trainable {
-            true => "no ready_seconds; null says that no gradient came",
+            true => "no ready_seconds; null means that no gradient came",
             false => "ready_seconds, but is not trainable",
         };
         return Err(format!("{place} has {has}"));
@@ -231,7 +234,7 @@ fn parameter(place: &str, given: &Value, is_measured: bool) -> Result<ModelParam
     let said = whole_of(&format!("{place}.bytes"), &fields["bytes"])?;
     if bytes != u128::from(said) {
         return Err(format!(
-            "{place}.bytes is {said}, and {} of {dtype} has {bytes}",
+            "{place}.bytes is {said}, but {} of {dtype} has {bytes}",
             shown(&fields["shape"])
         ));
     }
@@ -257,9 +260,7 @@ fn lists(place: &str, given: &Value, profile: &Profile) -> Result<Vec<Vec<usize>
         let index = usize::try_from(whole_of(place, index)?).unwrap_or(usize::MAX);
         match parameters.get(index).is_some_and(|parameter| parameter.trainable) && seen.insert(index) {
             true => Ok(index),
-            false => {
-                Err(format!("{place} names parameter {index}, which is not trainable, or names it twice"))
-            }
+            false => Err(format!("{place} has parameter {index}, which is not trainable, or has it twice")),
         }
     };
     let mut found = Vec::new();
@@ -269,7 +270,7 @@ fn lists(place: &str, given: &Value, profile: &Profile) -> Result<Vec<Vec<usize>
         let kinds: BTreeSet<_> = indices.iter().map(|index| parameters[*index].dtype).collect();
         if kinds.len() > 1 {
             let kinds = kinds.into_iter().collect::<Vec<_>>().join(" and ");
-            return Err(format!("{place} has a bucket of {kinds}; gradients of one bucket have one dtype"));
+            return Err(format!("{place} has a bucket of {kinds}; all gradients of a bucket need one dtype"));
         }
         found.push(indices);
     }
@@ -292,7 +293,7 @@ fn object<'a>(
     let is_known = |name: &&String| needed.contains(&name.as_str()) || optional.contains(&name.as_str());
     match fields.keys().find(|name| !is_known(name)) {
         Some(unknown) => Err(format!(
-            "{place} has {unknown:.80}, which does not belong there; it can have {}",
+            "{place} has the unknown key {unknown:.80}; it can have {}",
             [needed, optional].concat().join(", ")
         )),
         None => Ok(fields),
@@ -303,7 +304,7 @@ fn list<'a>(place: &str, given: &'a Value, most: usize) -> Result<&'a [Value], S
     let found = given.as_array().ok_or_else(|| format!("{place} is {}, not a list", shown(given)))?;
     match found.len() <= most {
         true => Ok(found),
-        false => Err(format!("{place} has {} entries, and at most {most} fit there", found.len())),
+        false => Err(format!("{place} has {} entries, but at most {most} are allowed", found.len())),
     }
 }
 
@@ -319,7 +320,7 @@ fn line_of(place: &str, given: &Value) -> Result<String, String> {
     let text = text_of(place, given)?;
     match text.contains(char::is_control) {
         true => {
-            Err(format!("{place} is {}, which has a line's end or another control character", shown(given)))
+            Err(format!("{place} is {}, which has a line break or another control character", shown(given)))
         }
         false => Ok(text),
     }
@@ -336,7 +337,7 @@ fn seconds_of(place: &str, given: &Value) -> Result<f64, String> {
     given
         .as_f64()
         .filter(|seconds| (0.0..MOST_NUMBER as f64).contains(seconds))
-        .ok_or_else(|| format!("{place} is {}, not a number of seconds from 0", shown(given)))
+        .ok_or_else(|| format!("{place} is {}, not a number of seconds of 0 or more", shown(given)))
 }
 
 /// A value for an error, not longer than a line.
@@ -389,7 +390,7 @@ mod tests {
             ("\"tail_seconds\": 0.003", "\"tail\": 0.003", "measured lacks tail_seconds"),
             ("\"backward_seconds\": 0.0105", "\"backward_seconds\": -1", "measured.backward_seconds is -1"),
             ("\"sums\": true", "\"sums\": 1", "measured.sums is 1, not true or false"),
-            ("[4, 3], [2, 1]", "[4, 3], [3, 1]", "names parameter 3, which is not trainable, or names"),
+            ("[4, 3], [2, 1]", "[4, 3], [3, 1]", "has parameter 3, which is not trainable, or has"),
             ("[4, 3], [2, 1]", "[4, 0], [2, 1]", "names parameter 0, which is not trainable"),
             ("[1024, 512]", "[1024, 513]", "layers[1].parameters[0].bytes is 2097152, and [1024,513]"),
             ("\"bytes\": 4,", "\"bytes\": 4, \"size\": 1,", "layers[0].parameters[0] has size, which does"),
@@ -397,7 +398,7 @@ mod tests {
             ("\"float32\", \"bytes\": 1024", "\"float31\", \"bytes\": 1024", "dtype is \"float31\"; the"),
             ("\"float32\", \"bytes\": 1024", "\"int32\", \"bytes\": 1024", "a bucket of float32 and int32"),
             ("\"name\": \"out\"", "\"name\": 7", "layers[2].name is 7, not a text"),
-            ("\"Classifier\"", "\"\\u001b[2J\"", "name is \"\\u001b[2J\", which has a line's end or another"),
+            ("\"Classifier\"", "\"\\u001b[2J\"", "name is \"\\u001b[2J\", which has a line break or another"),
             ("\"warm_up\"", "\"steps\": 1, \"warm_up\"", "an object has \"steps\" twice; keep one of them"),
             ("\n}", "\n", "this is no JSON"),
         ] {

@@ -33,7 +33,7 @@ fn seconds(time: Picoseconds) -> f64 {
 impl WayLeftOut {
     pub(super) fn sentence(&self) -> String {
         let workers = self.workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        format!("left out: {} of {workers} workers: {}", self.way, self.why)
+        format!("left out: {} with {workers} workers: {}", self.way, self.why)
     }
 }
 
@@ -69,7 +69,7 @@ impl TrainingReport<'_> {
         let mut text = self.head();
         let _written = writeln!(text, "{}", table::text(&COLUMNS, &COLUMNS[2..], rows));
         if self.simulated.rows.iter().any(|row| row.has_prices) {
-            text += "~: too many messages to simulate, so sums have the prices by which plans choose (docs/planning.md)\n";
+            text += "~: too many messages to simulate, so sums have the prices that plans use (docs/planning.md)\n";
         }
         for left_out in &self.simulated.left_out {
             let _written = writeln!(text, "{}", left_out.sentence());

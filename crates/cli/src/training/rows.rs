@@ -1,4 +1,4 @@
-//! What a simulation of a training comes to.
+//! The results of a simulated training.
 
 use herringbone::core::{codec::Codec, simulate::Picoseconds};
 

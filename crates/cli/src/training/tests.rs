@@ -98,7 +98,7 @@ fn without_idle_cores_all_sums_are_exposed() {
         assert!((step - 0.0215 - sums).abs() < 1e-9, "{step} {sums}");
     }
     let text = shown(&["--model", alone, "--algorithm", "ring", "--workers", "4", "--gbps", "1"]).unwrap();
-    assert!(text.contains("measured without sums, on 2 cores, 1 threads a worker"), "{text}");
+    assert!(text.contains("measured without sums, on 2 cores, with 1 threads per worker"), "{text}");
     for path in [&profile, &constants] {
         std::fs::remove_file(path).unwrap();
     }
@@ -147,7 +147,7 @@ fn codecs_shorten_what_has_a_coded_form_and_the_rest_is_left_out_with_a_reason()
         "{left_out}"
     );
     let failure = shown(&[&args[..6], &["--codec", "int8", "--algorithm", "ring"]].concat()).unwrap_err();
-    assert!(failure.to_string().contains("there is nothing to show"), "{failure}");
+    assert!(failure.to_string().contains("nothing is left to show"), "{failure}");
 }
 
 #[test]
@@ -162,8 +162,8 @@ fn a_topology_says_how_many_workers_there_are() {
 #[test]
 fn options_that_do_nothing_are_refused() {
     for (args, said) in [
-        (&["--model", MEASURED, "--rate", "1e12"][..], "--rate and --batch change nothing about it"),
-        (&["--model", "vgg16", "--algorithm", "ring", "--reducers", "3"], "--reducers changes nothing"),
+        (&["--model", MEASURED, "--rate", "1e12"][..], "--rate and --batch have no effect"),
+        (&["--model", "vgg16", "--algorithm", "ring", "--reducers", "3"], "--reducers has no effect"),
         (&["--model", "vgg16", "--rate", "1"], "1000000 are the most"),
         (&["--model", "vgg"], "did you mean vgg16?"),
     ] {
@@ -228,7 +228,7 @@ fn the_picture_has_a_curve_for_each_way() {
     let text = shown(&[&args[..], &[path.to_str().unwrap()]].concat()).unwrap();
     let picture = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    assert!(text.starts_with("# ResNet-50: 64 samples a step"), "{text}");
+    assert!(text.starts_with("# ResNet-50: 64 samples per step"), "{text}");
     assert_eq!(picture.matches("<polyline").count(), 2);
     for words in ["ResNet-50: scaling efficiency by workers", "ring, 9", "star, ", "star of 8"] {
         assert!(picture.contains(words), "{words}");
@@ -277,7 +277,7 @@ fn a_step_that_computes_nothing_has_no_efficiency() {
     }
     assert_ne!(text, measured);
     let failure = with_profile("idle", &text, |path| shown(&["--model", path])).unwrap_err().to_string();
-    assert!(failure.contains("nothing is computed in a step of Classifier"), "{failure}");
+    assert!(failure.contains("Classifier computes nothing in a step"), "{failure}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The ways to sum that are compared, and what the sum of a bucket costs by each.
+//! The compared ways to sum, and the cost of a bucket's sum by each.
 
 use super::worker::summed_as;
 use crate::{failure::Failure, layout};
@@ -57,7 +57,7 @@ impl SumWay {
             CHOSEN => None,
             PARAMETER_SERVER => Some(Algorithm::ReductionServer),
             _ => Some(parse_algorithm(&name).map_err(|error| {
-                format!("{error}; or {PARAMETER_SERVER}, or {CHOSEN}, which are no algorithms of a sum")
+                format!("{error}; or {PARAMETER_SERVER} or {CHOSEN}, which are not algorithms")
             })?),
         };
         Ok(Self { name, algorithm, is_pushed_first })
@@ -104,7 +104,7 @@ impl SumWay {
         match codec {
             Codec::Plain => Ok(self.algorithm.clone()),
             _ if self.is_pushed_first => {
-                Err("parameters are pulled, and codecs are for gradients".to_owned())
+                Err("codecs are for gradients, but parameters are pulled".to_owned())
             }
             _ => Ok(self.algorithm.as_ref().map(|algorithm| algorithm.plain().clone().coded())),
         }
@@ -252,7 +252,7 @@ impl Asking<'_> {
     fn known(&mut self, bucket: &Bucket) -> Result<Known, String> {
         let dtype = summed_as(bucket.kind);
         if self.codec != Codec::Plain && dtype != DType::F32 {
-            return Err(format!("codecs are for f32, and gradients are {dtype}"));
+            return Err(format!("codecs are for f32, but gradients are {dtype}"));
         }
         let links = self.machines.wiring.links.as_ref();
         let count = usize::try_from(bucket.bytes.div_ceil(dtype.bytes() as u64)).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! What a worker does in a step, and the buckets that it sums: a profile, read for the simulation.
+//! The activity of a worker in a step, and its buckets, from a profile.
 
 use super::{
     models::NamedModel,
@@ -44,7 +44,7 @@ impl TrainedStep {
             ProfileTiming::Seconds(measured) => {
                 if choice.rate.is_some() || choice.batch.is_some() {
                     return Err(format!(
-                        "{} was measured in seconds, so --rate and --batch change nothing about it",
+                        "{} was measured in seconds, so --rate and --batch have no effect",
                         profile.name
                     ));
                 }
@@ -58,9 +58,9 @@ impl TrainedStep {
                     profile.parameters().map(|parameter| parameter.ready.unwrap_or(measured.backward));
                 let basis = match measured.alone_on {
                     Some(ComputingCores { all, threads }) => format!(
-                        "seconds as measured without sums, on {all} cores, {threads} threads a worker"
+                        "seconds measured without sums, on {all} cores, with {threads} threads per worker"
                     ),
-                    None => "seconds as measured".to_owned(),
+                    None => "measured seconds".to_owned(),
                 };
                 (step, ready.collect(), basis)
             }
@@ -68,7 +68,7 @@ impl TrainedStep {
         };
         if step.computing() == 0 {
             return Err(format!(
-                "nothing is computed in a step of {}, so there is no efficiency of it: give the profile the times or the operations of its layers",
+                "{} computes nothing in a step, so it has no efficiency: add the times or the operations of layers to the profile",
                 profile.name
             ));
         }
@@ -106,7 +106,7 @@ fn by_operations(
         (Some(rate), _) => (rate, "--rate".to_owned()),
         (None, Some(known)) => (known.speed.rate(all), known.speed.source()),
         (None, None) => {
-            return Err(format!("{} has operations and no seconds: say --rate", profile.name));
+            return Err(format!("{} has operations and no seconds: pass --rate", profile.name));
         }
     };
     let batch = choice.batch.or(model.known.map(|known| known.batch)).unwrap_or(1);
@@ -124,7 +124,7 @@ fn by_operations(
         after: 0,
         cores: None,
     };
-    let basis = format!("{batch} samples a step, {:.3}e12 multiply-adds/s ({source})", rate / 1e12);
+    let basis = format!("{batch} samples per step, {:.3}e12 multiply-adds/s ({source})", rate / 1e12);
     Ok((step, ready, basis))
 }
 
@@ -154,8 +154,8 @@ pub(crate) fn summed_as(kind: u32) -> DType {
 fn picoseconds(seconds: f64) -> Result<Picoseconds, String> {
     match seconds <= MOST_SECONDS {
         true => Ok((seconds * SECOND as f64).round() as Picoseconds),
-        false => {
-            Err(format!("a part of the step takes {seconds:.0} seconds, and {MOST_SECONDS} are the most"))
-        }
+        false => Err(format!(
+            "a part of the step takes {seconds:.0} seconds, but at most {MOST_SECONDS} are allowed"
+        )),
     }
 }

@@ -1,4 +1,4 @@
-//! What has no schedule though it was asked for, and why.
+//! Requested cases without a schedule, and the reasons.
 
 use super::case::{Case, Row};
 use crate::numbers::Set;

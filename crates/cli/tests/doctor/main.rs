@@ -142,7 +142,7 @@ fn a_port_that_is_taken_is_wrong() {
 #[test]
 fn the_interface_is_chosen_as_the_engine_does() {
     let (_, rows) = found("exec \"$@\"", &["--rank0", "127.0.0.1"], &[]);
-    assert!(rows["interface"].1.contains("127.0.0.1, of lo"), "{rows:?}");
+    assert!(rows["interface"].1.contains("127.0.0.1 of lo"), "{rows:?}");
     let (code, rows) = found("exec \"$@\"", &[], &[("HERRINGBONE_IFNAME", "nope0")]);
     assert_eq!(code, 1, "{rows:?}");
     assert_eq!(level(&rows, "settings"), "wrong", "{rows:?}");
@@ -219,7 +219,7 @@ fn a_name_that_is_loopback_or_nothing_is_found() {
     );
     let (code, rows) = found(&script, &[], &[("HERRINGBONE_STORE", "node-seven:29400")]);
     assert_eq!((level(&rows, "own name"), level(&rows, "name")), ("warning", "warning"), "{rows:?}");
-    assert!(code == 0 && rows["own name"].1.contains("node-seven, is 127.0.1.1"), "{rows:?}");
+    assert!(code == 0 && rows["own name"].1.contains("node-seven is 127.0.1.1"), "{rows:?}");
     let (_, rows) = found(&script, &[], &[]);
     assert_eq!(level(&rows, "own name"), "warning", "{rows:?}");
     assert!(

@@ -20,10 +20,10 @@ use herringbone::{
 };
 
 /// Why Fairring's training is slower here.
-const ONE_BY_ONE: &str = "A GPU's thread sends and receives one message after the other here, so every slice pays for all of its messages. \
-                          Fairring's transfers run side by side in TensorPipe.";
+const ONE_BY_ONE: &str = "Here a GPU's thread sends and receives one message at a time, so every slice pays for all of its messages. \
+                          Fairring's transfers run concurrently in TensorPipe.";
 /// Why Fairring is faster here on few machines and with small tensors.
-const ALIKE: &str = "A message costs both libraries the same here. What a transfer of Fairring costs beyond a hop of NCCL is not in the text.";
+const ALIKE: &str = "Here a message costs both libraries the same. The article does not give the extra cost of a Fairring transfer over an NCCL hop.";
 
 /// All claims, in the order of the article.
 ///
@@ -42,13 +42,13 @@ pub(super) fn claims(
     Ok(claims)
 }
 
-/// What the constant was fitted to; or that it cannot be.
+/// The baseline of the constant, or that it cannot be reached.
 pub(super) fn fitted_to(results: &FairringResults) -> String {
     let found = results.efficiency(16).nccl;
     match (found - EFFICIENCY).abs() < 0.01 {
         true => format!("NCCL's efficiency at 16 GPUs is {:.0} %", 100.0 * EFFICIENCY),
         false => format!(
-            "NCCL's efficiency at 16 GPUs, {:.0} %, is as near to {:.0} % as any cost brings it",
+            "NCCL's efficiency at 16 GPUs is {:.0} %, the nearest to {:.0} % at any cost",
             100.0 * found,
             100.0 * EFFICIENCY
         ),
@@ -70,7 +70,7 @@ fn counted(inputs: &FairringInputs) -> Result<Vec<ArticleClaim>, Failure> {
             Quantity::of(f64::from(ring), "rounds"),
             How::Formula,
         )
-        .because("A reduce-scatter and an all-gather take N-1 rounds each, and the text counts in orders."),
+        .because("A reduce-scatter and an all-gather take N-1 rounds each; the article gives only the order of magnitude."),
         ArticleClaim::new(
             "The number of steps of Fairring is constant as machines are added",
             Quantity::words("constant"),
@@ -85,7 +85,7 @@ fn counted(inputs: &FairringInputs) -> Result<Vec<ArticleClaim>, Failure> {
             How::Formula,
         )
         .because(
-            "Of K bytes a GPU sends 2(M-1)/M K/D to other machines, because one of M shards stays: twice as much on many machines as on two.",
+            "A GPU sends 2(M-1)/M K/D of K bytes to other machines, because one of M shards stays: twice as much on many machines as on two.",
         ),
         ArticleClaim::new("64 buckets of 25 MiB are 1.6 GB", Quantity::of(1.6, "GB"), Quantity::of(bytes / 1e9, "GB"), How::Formula)
             .because("64 times 25 MiB are 1.678 GB, or 1.5625 GiB. Other inputs have other buckets."),
@@ -166,7 +166,7 @@ fn training(results: &FairringResults) -> Vec<ArticleClaim> {
     };
     let implied = |said: &str, seed, ours| {
         ArticleClaim::new(said, percent(seed), percent(ours), How::Predicted).because(
-            "The text does not say what efficiency is relative to. If each library's is relative to its own 8 GPUs, where Fairring is slower, NCCL's is less.",
+            "The article does not define the baseline of efficiency. If each library has its own 8 GPUs as baseline, where Fairring is slower, NCCL's efficiency is lower.",
         )
     };
     let steps = &results.steps;
@@ -177,7 +177,7 @@ fn training(results: &FairringResults) -> Vec<ArticleClaim> {
             percent(best),
             how,
         )
-        .if_it_differs("The constant has another value, or no cost of a message brings it there."),
+        .if_it_differs("The constant has another value, or no cost of a message reaches this."),
         predicted("Fairring's throughput is 52.86 % higher than NCCL's at 32 GPUs", 0.5286, gain(steps, 32)),
         predicted("Fairring's throughput is 42.82 % higher than NCCL's at 64 GPUs", 0.4282, gain(steps, 64)),
         predicted("Fairring's scaling efficiency at 32 GPUs is 90 %", 0.90, efficiency(32).fairring),
@@ -199,13 +199,13 @@ fn training(results: &FairringResults) -> Vec<ArticleClaim> {
             "Past 128 GPUs Fairring fails to scale like NCCL",
             steps,
             &[128, 256],
-            "Shards become small, and what messages cost outweighs their bytes. NCCL's ring slows down as well, until its trees are faster.",
+            "Shards become small, and the cost per message outweighs their bytes. NCCL's ring also slows down, until its trees are faster.",
         ),
     ];
     numbers.into_iter().chain(words.into_iter().flatten()).collect()
 }
 
-/// What the text quotes of Google.
+/// A quotation of Google's article.
 fn of_google() -> ArticleClaim {
     ArticleClaim::new(
         "Google's BERT went from 0.4 to 0.7 words per second on 8 A100s",
@@ -213,7 +213,9 @@ fn of_google() -> ArticleClaim {
         Quantity::words("steps per second, 64 GPUs"),
         How::Formula,
     )
-    .because("A slip of the text: Google's article has steps per second, and eight hosts of 8 GPUs each.")
+    .because(
+        "An error in the article: Google's article has steps per second, and eight hosts with 8 GPUs each.",
+    )
 }
 
 /// One tensor on 8 machines.
@@ -226,10 +228,10 @@ fn single(inputs: &FairringInputs, results: &FairringResults) -> Vec<ArticleClai
         ArticleClaim::new("On 8 machines NCCL is faster for tensors up to about 6 MiB", mib(Some(6)), mib(until), How::Predicted)
             .if_it_differs(ALIKE),
         ArticleClaim::new("Fairring is faster for tensors of 25 MiB or more", mib(Some(25)), mib(first), How::Predicted)
-            .if_it_differs("The text has no sizes between 6 and 25 MiB. Ours is the least size from which on Fairring stays faster."),
+            .if_it_differs("The article has no sizes between 6 and 25 MiB. Ours is the smallest size from which Fairring stays faster."),
         ArticleClaim::new("At 100 MiB Fairring is 43 % faster", percent(0.43), percent(gain(&results.sizes, 100)), How::Predicted)
             .if_it_differs(format!(
-                "{} No cost of a message makes that more, because both pay it. The text does not say what keeps NCCL from the cards' rate.",
+                "{} No cost of a message increases that, because both pay it. The article does not explain why NCCL does not reach the rate of the cards.",
                 by_bytes(inputs)
             )),
     ]
@@ -240,7 +242,7 @@ fn by_bytes(inputs: &FairringInputs) -> String {
     let (machines, gpus) = (f64::from(BENCHED), f64::from(BENCHED * inputs.gpus));
     let gain = (1.0 - 1.0 / gpus) / (1.0 - 1.0 / machines) - 1.0;
     format!(
-        "By bytes alone it gains {:.1} %: 2(M-1)/M K go through a machine's cards, and 2(N-1)/N K in the ring.",
+        "By bytes alone it gains {:.1} %: a machine's cards carry 2(M-1)/M K, and 2(N-1)/N K in the ring.",
         100.0 * gain
     )
 }
@@ -252,13 +254,13 @@ fn parallel(inputs: &FairringInputs, results: &FairringResults) -> Vec<ArticleCl
     let (best, faster) = (results.best_in_flight(), gain(&results.in_flight, 4));
     let busy = match best {
         1 => {
-            "The thread of a GPU is busy with the messages of one slice all the time, so a second one hides nothing; with cheaper messages it does."
+            "The messages of one slice keep the thread of a GPU busy all the time, so a second slice hides nothing; with cheaper messages it would."
         }
-        _ => "With so many, cards or threads are busy all the time.",
+        _ => "With that many, cards or threads are busy all the time.",
     };
     let why = match faster > 0.5 {
         true => format!(
-            "Our ring of {gpus} GPUs pays for a message in each of {} rounds, which outweigh the bytes.",
+            "Our ring of {gpus} GPUs pays for a message in each of {} rounds, and these costs outweigh the bytes.",
             2 * (gpus - 1)
         ),
         false => by_bytes(inputs),
@@ -266,13 +268,13 @@ fn parallel(inputs: &FairringInputs, results: &FairringResults) -> Vec<ArticleCl
     vec![
         ArticleClaim::new(
             format!(
-                "Of {buckets} buckets of {slice_mib} MiB 4 in flight, or slightly more, are the sweet spot"
+                "With {buckets} buckets of {slice_mib} MiB, 4 in flight or slightly more are the sweet spot"
             ),
             Quantity::of(4.0, "in flight"),
             Quantity::of(f64::from(best), "in flight"),
             How::Predicted,
         )
-        .if_it_differs(format!("Ours are the fewest within 5 % of the best. {busy}")),
+        .if_it_differs(format!("Ours is the smallest number within 5 % of the best. {busy}")),
         ArticleClaim::new(
             "There Fairring is around 50 % faster than NCCL",
             percent(0.5),
@@ -296,7 +298,7 @@ fn scaling(results: &FairringResults) -> Vec<ArticleClaim> {
             "On a single machine, of 8 GPUs, Fairring is slower",
             &results.scaling,
             &[8],
-            "It leaves out that Fairring sends gradients to its own server even there, and copies them into staging memory.",
+            "Ours omits that even there Fairring sends gradients to its own server and copies them into staging memory.",
         ),
         faster("On 2 and 4 machines it is already faster", &results.scaling, &[16, 32]),
         Some(
@@ -306,14 +308,14 @@ fn scaling(results: &FairringResults) -> Vec<ArticleClaim> {
                 Quantity::of(1.0 + peak.gain, "times"),
                 How::Predicted,
             )
-            .if_it_differs(format!("Ours is at its peak on {} GPUs. {ALIKE}", peak.gpus)),
+            .if_it_differs(format!("Our peak is on {} GPUs. {ALIKE}", peak.gpus)),
         ),
         slower(
             "Fairring's performance declines and is worse than NCCL's for 256 GPUs",
             &results.scaling,
             &[256],
             &format!(
-                "At its peak it is {}. A message costs NCCL's trees as much, and of so many GPUs NCCL sums by trees.",
+                "Our peak is {}. With that many GPUs NCCL uses trees, whose messages cost as much.",
                 words(peak.gain)
             ),
         ),

@@ -1,4 +1,4 @@
-//! What a reader may change about the figure `fairring`.
+//! The inputs of the figure `fairring`.
 
 use super::super::figure::FigureInput;
 use crate::{
@@ -23,31 +23,31 @@ pub(super) struct SliceStaging {
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "Inputs of the figure fairring")]
 pub(crate) struct FairringInputs {
-    /// GPUs of a machine: 1, 2, 4 or 8
+    /// GPUs per machine: 1, 2, 4 or 8
     #[arg(id = "fairring-gpus", long = "fairring-gpus", default_value_t = 8, value_name = "D", value_parser = per_machine)]
     pub(super) gpus: u32,
-    /// GPUs up to which machines are added: 64, 128, 256 or 512
+    /// Most GPUs: 64, 128, 256 or 512
     #[arg(id = "fairring-most-gpus", long = "fairring-most-gpus", default_value_t = 256, value_name = "N", value_parser = most_gpus)]
     pub(super) most_gpus: u32,
-    /// Gbit/s of all InfiniBand cards of a machine together: 4 of 100 Gbit/s, as in a DGX-1
+    /// Gbit/s of all InfiniBand cards of a machine
     #[arg(id = "fairring-gbps", long = "fairring-gbps", default_value_t = 400.0, value_name = "G", value_parser = above_zero(1e5))]
     pub(super) gbps: f64,
-    /// GB/s from each GPU to the others of its machine: 6 NVLinks of 25 GB/s
+    /// GB/s from each GPU to the others of its machine
     #[arg(id = "fairring-nvlink", long = "fairring-nvlink", default_value_t = 150.0, value_name = "GB/S", value_parser = above_zero(1e4))]
     pub(super) nvlink: f64,
-    /// Microseconds that a message between machines costs at either end; found from NCCL's efficiency unless said
+    /// Microseconds per message at either end, between machines [default: fitted]
     #[arg(id = "fairring-message-us", long = "fairring-message-us", value_name = "US", value_parser = decimal(0.0..=1e4))]
     pub(super) message_us: Option<f64>,
-    /// Multiply-adds per second of a GPU, assumed: 40 % of a V100's peak with 16-bit floats
+    /// Multiply-adds per second of a GPU
     #[arg(id = "fairring-rate", long = "fairring-rate", default_value_t = 25e12, value_name = "R", value_parser = above_zero(1e18))]
     pub(super) rate: f64,
-    /// Sequences of 2,048 tokens of a GPU's step
+    /// Sequences of 2,048 tokens per GPU and step
     #[arg(id = "fairring-batch", long = "fairring-batch", default_value_t = 1, value_name = "B", value_parser = whole(1..=1000))]
     pub(super) batch: u32,
-    /// MiB of a slice, and of a bucket of the microbenchmarks
+    /// MiB per slice and per bucket
     #[arg(id = "fairring-slice-mib", long = "fairring-slice-mib", default_value_t = 25, value_name = "MIB", value_parser = whole(1..=1024))]
     pub(super) slice_mib: u32,
-    /// MiB of staging memory, which has room for so many slices in flight
+    /// MiB of staging memory, for slices in flight
     #[arg(id = "fairring-staging-mib", long = "fairring-staging-mib", default_value_t = 50, value_name = "MIB", value_parser = whole(1..=65_536))]
     pub(super) staging_mib: u32,
     /// Buckets of the microbenchmarks

@@ -1,4 +1,4 @@
-//! The machines of Fairring's article, and what sums cost there.
+//! The machines of Fairring's article, and the costs of sums there.
 
 use super::inputs::{FairringInputs, SliceStaging};
 use crate::{
@@ -104,7 +104,7 @@ impl<'a> FairringSums<'a> {
 
     fn cost_by(&mut self, name: &str, machines: u32, bytes: u64) -> Result<BucketCost, Failure> {
         let refused = |why: String| Failure::Usage {
-            problem: format!("{name} of {machines} machines with {} GPUs: {why}", self.gpus),
+            problem: format!("{name} on {machines} machines with {} GPUs: {why}", self.gpus),
             hint: "see herringbone figures --help",
         };
         let way = SumWay::parse(name).map_err(refused)?;

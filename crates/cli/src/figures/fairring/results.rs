@@ -1,4 +1,4 @@
-//! What the article measured, simulated.
+//! Simulations of the article's measurements.
 
 use super::{
     super::fitted,

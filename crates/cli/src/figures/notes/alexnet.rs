@@ -1,4 +1,4 @@
-//! What training AlexNet asks of the network: through one server, and with parameters over all GPUs.
+//! The traffic of training AlexNet: through one server, and with parameters spread over all GPUs.
 
 use super::super::{
     figure::{ArticleClaim, AxisWords, Chart, Curve, How, Mark, Quantity},
@@ -28,11 +28,11 @@ pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart), 
     let gbits = |buffers: f64| Quantity::of(buffers * each * BITS / 1e3, "Gbit/s");
     let (client, server) = (both_ways(&served, &served.worker), both_ways(&served, &served.reducer));
     let node = both_ways(&shared, &shared.worker);
-    let moved = "Other inputs than the notes': 8 GPUs, 61.5 M parameters, 0.25 s.";
+    let moved = "The inputs differ from the notes: 8 GPUs, 61.5 M parameters, 0.25 s.";
     let is_the_notes =
         (gpus, inputs.notes_alexnet_parameters, inputs.notes_alexnet_seconds) == (8, 61.5, 0.25);
     let slip = match is_the_notes {
-        true => "The notes' own product, 4 x 61.5 M / 0.25 s x 7/8, is 861 M/s, which are 27.55 Gbit/s.",
+        true => "The notes' own product, 4 x 61.5 M / 0.25 s x 7/8, is 861 M/s, or 27.55 Gbit/s.",
         false => moved,
     };
     let formula = |said: &str, seed: Quantity, ours: Quantity| {
@@ -58,13 +58,13 @@ pub(super) fn rates(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart), 
         Ok::<_, Failure>(Curve::of(name, (2..=MOST_GPUS).map(moved).collect::<Result<Vec<_>, Failure>>()?))
     };
     let chart = Chart {
-        title: "AlexNet: what a node sends and receives, by GPUs".to_owned(),
+        title: "AlexNet: traffic of a node, by GPUs".to_owned(),
         across: AxisWords { words: "GPUs", scale: Scale::Whole, unit: "" },
         up: AxisWords { words: "both ways", scale: Scale::Even, unit: "bit/s" },
         curves: vec![
             curve("one server", "reduction_server", |cost| &cost.reducer)?,
-            curve("parameters over all GPUs", "sharded", |cost| &cost.worker)?,
-            curve("a worker of one server", "reduction_server", |cost| &cost.worker)?,
+            curve("parameters on all GPUs", "sharded", |cost| &cost.worker)?,
+            curve("a worker with one server", "reduction_server", |cost| &cost.worker)?,
         ],
         marks: [(125.9e9, "125.9"), (26e9, "26")]
             .map(|(rate, words)| Mark { at: (8.0, rate), words: format!("the notes: {words} Gbit/s") })

@@ -10,28 +10,28 @@ pub(crate) struct NotesInputs {
     /// GPUs of the ring whose first exchange is shown
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = whole(2..=64))]
     pub(super) notes_ring: u32,
-    /// GPUs of the example of a tree, and the most that its curves go to
+    /// GPUs of the tree, and the most in its curves
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = whole(2..=64))]
     pub(super) notes_gpus: u32,
-    /// Millions of parameters of that example, of 4 bytes each
+    /// Millions of parameters of 4 bytes in the tree's buffer
     #[arg(long, default_value_t = 300.0, value_name = "M", value_parser = above_zero(1e4))]
     pub(super) notes_parameters: f64,
-    /// GB/s of each link of that example, and of the chain
+    /// GB/s of each link of the tree and the chain
     #[arg(long, default_value_t = 1.0, value_name = "B", value_parser = above_zero(1e4))]
     pub(super) notes_gb_per_s: f64,
     /// Nodes of the chain
     #[arg(long, default_value_t = 5, value_name = "K", value_parser = whole(2..=64))]
     pub(super) notes_chain: u32,
-    /// Pieces that the chain's data is split into
+    /// Pieces of the chain's data
     #[arg(long, default_value_t = 100, value_name = "S", value_parser = whole(1..=1000))]
     pub(super) notes_pieces: u32,
     /// GPUs that train AlexNet
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = whole(2..=64))]
     pub(super) notes_alexnet_gpus: u32,
-    /// Millions of AlexNet's parameters
+    /// Millions of parameters of AlexNet
     #[arg(long, default_value_t = 61.5, value_name = "M", value_parser = above_zero(1e4))]
     pub(super) notes_alexnet_parameters: f64,
-    /// Seconds of an iteration of AlexNet
+    /// Seconds per iteration of AlexNet
     #[arg(long, default_value_t = 0.25, value_name = "S", value_parser = above_zero(1e4))]
     pub(super) notes_alexnet_seconds: f64,
     /// Operations in flight at once

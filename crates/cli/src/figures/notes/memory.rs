@@ -18,7 +18,7 @@ const BYTES: u64 = 256 << 10;
 const RANKS: u32 = 8;
 /// In flight, of the curves.
 const COUNTS: [u32; 5] = [1, 2, 4, 8, 16];
-/// What the notes come to: pipelines hide latency, and concurrent tasks need regions that do not overlap.
+/// The conclusion of the notes: pipelines hide latency, and concurrent tasks need regions that do not overlap.
 const SAID: &str = "less time, more memory";
 
 /// The claims about memory, and time and memory by operations in flight.
@@ -53,8 +53,8 @@ pub(super) fn in_flight(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Char
             How::Predicted,
         )
         .because(format!(
-            "{OPERATIONS} all-reduces of 256 KiB among {RANKS} ranks, {} in flight: {time:.2} of the time one by one, and {more:.0} times the \
-             staging memory.",
+            "{OPERATIONS} all-reduces of 256 KiB on {RANKS} ranks, {} in flight, take {time:.2} of the time and {more:.0} times the staging memory \
+             of one by one.",
             inputs.notes_in_flight
         )),
         sharing(inputs.notes_ring)?,
@@ -62,7 +62,7 @@ pub(super) fn in_flight(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Char
     let chart = Chart {
         title: "All-reduces of 256 KiB by operations in flight".to_owned(),
         across: AxisWords { words: "in flight", scale: Scale::Factors, unit: "" },
-        up: AxisWords { words: "times that of one by one", scale: Scale::Factors, unit: "" },
+        up: AxisWords { words: "relative to one by one", scale: Scale::Factors, unit: "" },
         curves: vec![Curve::of("staging memory", memory), Curve::of("time", times)],
         marks: Vec::new(),
     };

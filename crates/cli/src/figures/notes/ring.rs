@@ -1,4 +1,4 @@
-//! The ring: who sends which chunk in the first exchange, how many exchanges there are, and what they carry.
+//! The ring: the chunks of the first exchange, and the number of exchanges and their bytes.
 
 use super::super::{
     figure::{ArticleClaim, How, Quantity},

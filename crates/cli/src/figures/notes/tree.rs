@@ -21,13 +21,13 @@ pub(super) fn example(inputs: &NotesInputs) -> Result<(Vec<ArticleClaim>, Chart)
         Ok(Curve::of(name, (2..=inputs.notes_gpus).map(seconds).collect::<Result<Vec<_>, Failure>>()?))
     };
     let curves = vec![
-        curve("all send to one, which answers", "star")?,
+        curve("all send to one, and it answers", "star")?,
         curve("tree", "tree")?,
         curve("ring", "ring")?,
     ];
     let last = |curve: &Curve| curve.points.last().map_or(0.0, |point| point.at.1);
     let remark = format!(
-        "This is no tree: N-1 GPUs send to one in turn, so it takes (N-1) times a buffer's time. With {} GPUs a binomial tree takes {:.2} s, and a \
+        "This is not a tree: N-1 GPUs send to one in turn, so it takes N-1 times the time of a buffer. With {} GPUs a binomial tree takes {:.2} s, and a \
          ring {:.2} s.",
         inputs.notes_gpus,
         last(&curves[1]),

@@ -1,4 +1,4 @@
-//! What a reader may change about the figure `trees`.
+//! The inputs of the figure `trees`.
 
 use super::super::figure::FigureInput;
 use crate::numbers::{above_zero, decimal, whole};
@@ -13,16 +13,16 @@ pub(crate) struct TreesInputs {
     /// GB/s of PCIe from a pair of GPUs to the others, each way
     #[arg(id = "trees-pcie", long = "trees-pcie", default_value_t = 10.0, value_name = "GB/S", value_parser = above_zero(1e4))]
     pub(super) pcie: f64,
-    /// NVLinks from each GPU to the next in NCCL's ring: 2 between GPUs that have two, 6 for rings over all NVLinks
+    /// NVLinks per hop of NCCL's ring; 6: rings over all NVLinks
     #[arg(id = "trees-ring-links", long = "trees-ring-links", default_value_t = 2, value_name = "N", value_parser = whole(1..=6))]
     pub(super) ring_links: u32,
-    /// Microseconds of a GPU for each message; found from ResNet-50 with NCCL unless said
+    /// Microseconds of a GPU per message [default: fitted]
     #[arg(id = "trees-message-us", long = "trees-message-us", value_name = "US", value_parser = decimal(0.0..=1e4))]
     pub(super) message_us: Option<f64>,
-    /// Images of a GPU's step
+    /// Images per GPU and step
     #[arg(id = "trees-batch", long = "trees-batch", default_value_t = 4, value_name = "B", value_parser = whole(1..=4096))]
     pub(super) batch: u32,
-    /// How many times as fast as a P100 a GPU computes: 15.7 against 10.6 TFLOP/s by NVIDIA's data sheets
+    /// Speed of a GPU relative to a P100
     #[arg(id = "trees-speed", long = "trees-speed", default_value_t = 1.48, value_name = "F", value_parser = above_zero(1e4))]
     pub(super) speed: f64,
     /// Millions of elements above which many trees carry a key

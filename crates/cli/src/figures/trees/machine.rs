@@ -1,4 +1,4 @@
-//! The machine of MXNet's proposal: p3.16xlarge, 8 V100 with NVLinks, whose pairs share the way through PCIe.
+//! The machine of MXNet's proposal: p3.16xlarge, 8 V100 with NVLinks, whose pairs share PCIe.
 
 use super::inputs::TreesInputs;
 use herringbone::core::{

@@ -1,4 +1,4 @@
-//! What the proposal measured, simulated.
+//! Simulations of the proposal's measurements.
 
 use super::{
     super::fitted,
@@ -91,7 +91,7 @@ static TABLE: [SeedModel; 4] = [
         over_nccl: FITTED_TO,
         why_server: shared,
         why_nccl: |inputs| {
-            let found = "The cost of a message is found from this number.";
+            let found = "The cost of a message is fitted to this number.";
             if inputs.message_us.is_none() { found } else { "The cost of a message is an input." }.to_owned()
         },
     },
@@ -109,7 +109,9 @@ static TABLE: [SeedModel; 4] = [
         over_server: 1.15,
         over_nccl: 1.34,
         why_server: shared,
-        why_nccl: |_| "Of its 292 keys nearly all are small, so it shows most what messages cost.".to_owned(),
+        why_nccl: |_| {
+            "Nearly all of its 292 keys are small, so it shows the cost of messages best.".to_owned()
+        },
     },
     SeedModel {
         title: "AlexNet",
@@ -117,13 +119,13 @@ static TABLE: [SeedModel; 4] = [
         over_server: 6.60,
         over_nccl: 1.42,
         why_server: |_| {
-            "As with VGG-16, and its rate of images/s is that of large batches: a small one computes longer, whatever sums it."
+            "As with VGG-16. Its rate of images/s also comes from large batches: small ones compute longer, whatever sums them."
                 .to_owned()
         },
         why_nccl: |inputs| {
             format!(
-                "One key has most of its floats, and all of a key is pushed before any of it is pulled. So its trees leave each way of a link idle half of \
-                 the time, and NCCL's ring keeps its links busy. {}",
+                "One key has most of the floats, and a whole key is pushed before any of it is pulled. So trees leave each direction of a link idle half of \
+                 the time, but NCCL's ring keeps its links busy. {}",
                 ring(inputs)
             )
         },
@@ -133,7 +135,7 @@ static TABLE: [SeedModel; 4] = [
 /// Why a server is slower here.
 pub(super) fn shared(inputs: &TreesInputs) -> String {
     format!(
-        "To three of seven GPUs a server has no NVLink, and each pair of GPUs shares {} GB/s of PCIe here. The text has 10 GB/s and does not say \
+        "A server has no NVLink to three of seven GPUs, and each pair of GPUs shares {} GB/s of PCIe here. The article has 10 GB/s and does not tell \
          who shares them.",
         inputs.pcie
     )
@@ -142,12 +144,12 @@ pub(super) fn shared(inputs: &TreesInputs) -> String {
 /// What NCCL's time rests on.
 fn ring(inputs: &TreesInputs) -> String {
     let here = match inputs.ring_links {
-        2 => "NCCL has one ring here, over pairs of GPUs with two NVLinks. On rings over all NVLinks (--trees-ring-links 6) it is faster for large \
-              keys, and the speed-up less"
+        2 => "NCCL has one ring here, over pairs of GPUs with two NVLinks. With rings over all NVLinks (--trees-ring-links 6) NCCL is faster for large \
+              keys, and the speed-up smaller"
             .to_owned(),
         links => format!("NCCL's ring is as fast as {links} NVLinks here (--trees-ring-links)"),
     };
-    format!("{here}; the text does not say which it had.")
+    format!("{here}; the article does not tell which it used.")
 }
 
 /// A model's step by each store.

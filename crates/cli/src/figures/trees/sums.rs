@@ -1,4 +1,4 @@
-//! What push-pulls cost on the machine: schedules that are proved, simulated.
+//! The costs of push-pulls on the machine, from simulations of proven schedules.
 
 use super::{
     inputs::TreesInputs,
@@ -19,7 +19,7 @@ use herringbone::{
 };
 use std::collections::BTreeMap;
 
-/// The most messages that a simulation goes through before it goes on at its pace.
+/// The most messages that are simulated; the rest is extrapolated.
 const USUAL_MESSAGES: u64 = 20_000;
 /// Cut as coarsely as the engine cuts, because MXNet copies whole keys.
 const COARSE: usize = 1 << 30;

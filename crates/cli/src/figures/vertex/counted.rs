@@ -52,7 +52,7 @@ fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<ArticleClaim>, Fa
     let ratio = of_worker / ring_of_many.worker.sent.buffers(ring_of_many.chunks, 1);
     let tree = ProvenOperation::all_reduce("tree", many, 0)?.cost();
     let of_tree = tree.messages as f64 / f64::from(tree.chunks) / f64::from(many);
-    let part = "The part is N/(2(N-1)), which comes to a half for many workers only.";
+    let part = "The fraction is N/(2(N-1)), which approaches a half only for many workers.";
     Ok(vec![
         ArticleClaim::new(
             format!("Ring of {workers} workers: each sends 2(N-1) blocks"),
@@ -78,7 +78,7 @@ fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<ArticleClaim>, Fa
             buffers(of_reducer),
             How::Formula,
         )
-        .if_it_differs("A reducer sends and receives N/M K: it folds one of M blocks for N workers. That is K only if M = N."),
+        .if_it_differs("A reducer sends and receives N/M K, because it folds one of M blocks for N workers. That is K only if M = N."),
         ArticleClaim::new(
             format!("That is almost half the data of a ring, here of {many} workers"),
             Quantity::of(0.5, "of the ring's"),
@@ -92,7 +92,7 @@ fn bytes(workers: u32, reducers: u32, many: u32) -> Result<Vec<ArticleClaim>, Fa
             Quantity::of(of_worker / of_tree, "of the tree's"),
             How::Formula,
         )
-        .because(format!("Of what a rank of a tree sends on average; leaves send K and the root of a binomial tree up to log2(N) K. {part}")),
+        .because(format!("Relative to the average rank of a tree; leaves send K, and the root of a binomial tree up to log2(N) K. {part}")),
     ])
 }
 
@@ -125,7 +125,7 @@ fn sum_of_worker_1(workers: u32) -> Result<ArticleClaim, Failure> {
         Quantity::words(ours),
         How::Formula,
     )
-    .if_it_differs("A slip of the article: of four workers, 0 to 3, none is worker 4."))
+    .if_it_differs("An error in the article: four workers are 0 to 3, so worker 4 does not exist."))
 }
 
 fn steps(workers: u32, reducers: u32) -> Result<Vec<ArticleClaim>, Failure> {
@@ -138,7 +138,7 @@ fn steps(workers: u32, reducers: u32) -> Result<Vec<ArticleClaim>, Failure> {
     let many = 64;
     Ok(vec![
         ArticleClaim::new(
-            format!("Ring of {workers} workers: N-1 exchanges reduce, and as many gather"),
+            format!("Ring of {workers} workers: N-1 exchanges to reduce, and N-1 to gather"),
             steps(2.0 * (n - 1.0)),
             steps(rounds("ring", workers)?),
             How::Formula,
@@ -150,19 +150,19 @@ fn steps(workers: u32, reducers: u32) -> Result<Vec<ArticleClaim>, Failure> {
             How::Formula,
         ),
         ArticleClaim::new(
-            "The ring's latency is linear in workers: 128 for 64 double it",
+            "The ring's latency is linear in workers: 128 instead of 64 double it",
             times(2.0),
             times(rounds("ring", 2 * many)? / rounds("ring", many)?),
             How::Formula,
         ),
         ArticleClaim::new(
-            "A tree's latency is logarithmic: 64 workers for 8, the square, double it",
+            "A tree's latency is logarithmic: 64 workers instead of 8, the square, double it",
             times(2.0),
             times(rounds("tree", many)? / rounds("tree", 8)?),
             How::Formula,
         ),
         ArticleClaim::new(
-            "The reduction server's latency does not depend on workers: 128 for 64 leave it",
+            "The reduction server's latency does not depend on workers: 128 instead of 64 keep it",
             times(1.0),
             times(rounds("reduction_server", 2 * many)? / rounds("reduction_server", many)?),
             How::Formula,

@@ -22,28 +22,28 @@ pub(crate) struct VertexInputs {
     /// Hosts with GPUs
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = whole(2..=64))]
     pub(super) vertex_hosts: u32,
-    /// GPUs of each host, one worker for each
+    /// GPUs per host, one worker each
     #[arg(long, default_value_t = 8, value_name = "P", value_parser = whole(1..=16))]
     pub(super) vertex_gpus: u32,
-    /// Reducers that are added
+    /// Reducers to add
     #[arg(long, default_value_t = 20, value_name = "M", value_parser = whole(1..=256))]
     pub(super) vertex_reducers: u32,
-    /// Gbit/s of a host with GPUs, as it is sold
+    /// Gbit/s of a host with GPUs, as sold
     #[arg(long, default_value_t = 100.0, value_name = "G", value_parser = above_zero(1e4))]
     pub(super) vertex_gbps: f64,
     /// Gbit/s of a reducer
     #[arg(long, default_value_t = 32.0, value_name = "G", value_parser = above_zero(1e4))]
     pub(super) vertex_reducer_gbps: f64,
-    /// The model that is trained: its name, or the file of a profile
+    /// A model's name, or the file of a profile
     #[arg(long, default_value = "bert-large", value_name = "MODEL")]
     pub(super) vertex_model: String,
-    /// Samples of a GPU's step
+    /// Samples per GPU and step
     #[arg(long, default_value_t = 32, value_name = "B", value_parser = whole(1..=100_000))]
     pub(super) vertex_batch: u32,
-    /// Workers of the article's diagrams
+    /// Workers in the article's diagrams
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = whole(2..=64))]
     pub(super) vertex_diagram_workers: u32,
-    /// Reducers of the article's diagram
+    /// Reducers in the article's diagram
     #[arg(long, default_value_t = 5, value_name = "M", value_parser = whole(1..=256))]
     pub(super) vertex_diagram_reducers: u32,
 }

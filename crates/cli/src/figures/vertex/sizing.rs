@@ -58,9 +58,7 @@ impl Simulated<'_> {
 pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<ArticleClaim>, Chart), Failure> {
     let rule = (f64::from(inputs.vertex_hosts) * inputs.vertex_gbps / inputs.vertex_reducer_gbps).ceil();
     if rule > f64::from(MOST) {
-        return Err(unusable(format_args!(
-            "these hosts need {rule} reducers, and {MOST} are tried at the most"
-        )));
+        return Err(unusable(format_args!("these hosts need {rule} reducers, but at most {MOST} are tried")));
     }
     let most = (2.0 * rule).min(f64::from(MOST)) as u32;
     let mut simulated = Simulated { inputs, found: BTreeMap::new() };
@@ -77,11 +75,11 @@ pub(super) fn sizing(inputs: &VertexInputs) -> Result<(Vec<ArticleClaim>, Chart)
             count(f64::from(enough)),
             How::Formula,
         )
-        .if_it_differs(format!("The rule, hosts' rates by a reducer's rate, gives {rule} for these inputs.")),
+        .if_it_differs(format!("The rule (the rates of all hosts divided by a reducer's rate) gives {rule} for these inputs.")),
         ArticleClaim::new("The specification of a job has 14 reducers for 8 hosts", count(14.0), count(rule), How::Formula)
             .if_it_differs(
-                "By the article's own rule. 14 reducers of 32 Gbit/s carry 448 Gbit/s, and the article does not state what the specification's \
-                 hosts of 4 GPUs carry.",
+                "Ours follows the article's own rule. 14 reducers of 32 Gbit/s carry 448 Gbit/s, and the article does not state the rate of the \
+                 specification's hosts with 4 GPUs.",
             ),
     ];
     let chart = Chart {

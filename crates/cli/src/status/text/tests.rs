@@ -89,8 +89,8 @@ fn a_member_that_does_not_answer_is_shown_with_those_who_wait_for_it() {
         " rank 2                           no answer for 1 s: stopped, or cut off?",
         " reducer 10.0.0.9:7070  here:103  all_reduce of 8 f32, sum (operation 17)  3.2 s  rank 2",
         "",
-        "rank 2 is waited for by reducer 10.0.0.9:7070 in all_reduce #17, for 3.2 s: it does not answer",
-        "reducer 10.0.0.9:7070 is waited for by ranks 0, 1 in all_reduce #17, for 3.2 s",
+        "rank 2 keeps reducer 10.0.0.9:7070 waiting in all_reduce #17, for 3.2 s: it does not answer",
+        "reducer 10.0.0.9:7070 keeps ranks 0, 1 waiting in all_reduce #17, for 3.2 s",
         "",
         " from                   to                     by        rate    bytes",
         "────────────────────────────────────────────────────────────────────────",
@@ -126,12 +126,12 @@ fn who_has_not_called_is_told_from_who_waits() {
         asked(1, works(job_status(18, &[2], Vec::new()), None)),
         asked(2, works(job_status(17, &[], Vec::new()), None)),
     ]);
-    let said: Vec<&String> = shown.iter().filter(|line| line.contains(" is waited for by ")).collect();
+    let said: Vec<&String> = shown.iter().filter(|line| line.contains(" keeps ")).collect();
     assert_eq!(
         said,
         [
-            "rank 2 is waited for by ranks 0, 1 in all_reduce #17, for 3.2 s: it has not called it",
-            "rank 1 is waited for by rank 0 in all_reduce #17, for 3.2 s",
+            "rank 2 keeps ranks 0, 1 waiting in all_reduce #17, for 3.2 s: it has not called it",
+            "rank 1 keeps rank 0 waiting in all_reduce #17, for 3.2 s",
         ]
     );
     assert!(shown.iter().any(|line| line.contains("nothing since operation 15")), "{shown:#?}");
@@ -144,7 +144,7 @@ fn a_job_that_forms_says_who_is_missing() {
     let round = Round { job: 0, roster: None, members: vec![member], silent_for: None };
     let shown = page(&round);
     assert!(shown.starts_with("a job of 3 ranks forms: ranks 1, 2 are missing\n"), "{shown}");
-    assert!(shown.contains("waits for ranks to come"), "{shown}");
+    assert!(shown.contains("waits for the other ranks"), "{shown}");
 }
 
 #[test]
