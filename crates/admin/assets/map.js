@@ -125,7 +125,7 @@ function spread(box, level, spots) {
   });
 }
 
-/** The links to draw: from member to member, or those of all members of two hosts together. */
+/** The links to draw: from member to member, or all links between two hosts as one. */
 function linksOf(picture, boxes, spots, level) {
   if (level === "each") return fastest(picture.links.map((link) => ({ ...link, start: spots.get(link.from), end: spots.get(link.to) })));
   const boxOf = new Map(boxes.flatMap((box) => box.members.map((member) => [member.name, box])));
@@ -238,7 +238,7 @@ function mark(member, spots) {
   return h("svg:g", {}, h("svg:title", {}, `${member.name}: ${WORDS[member.state] || member.does || ""}`), shape(member, spot), h("svg:text", { class: "in tiny", x: round(spot.x), y: round(spot.y + 3.5), "text-anchor": "middle" }, letter(member)), badge(member, spot));
 }
 
-/** A sign beside the colour. */
+/** A sign in addition to the colour. */
 function badge(member, { x, y, radius }) {
   if (!MARK[member.state]) return null;
   const [cx, cy] = [x + radius * 0.8, y - radius * 0.8];

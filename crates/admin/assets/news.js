@@ -28,7 +28,7 @@ function newsOfMember(before, now) {
   return [is === "lost" ? ["lost", `${now.name} is lost${error}`] : ["silent", `${now.name} does not answer${error}`]];
 }
 
-/** Of a member that the job no longer has: lost, if others have lost their links to it or it had not answered; else it has left. */
+/** The state of a member that has left the job: lost, if others have lost their links to it or it had not answered; else it has left. */
 function departure(member, before, now) {
   const known = new Set(before.gone.map((gone) => gone.name));
   const fresh = now.gone.filter((gone) => !known.has(gone.name));

@@ -92,7 +92,7 @@ function take(heard) {
   show();
 }
 
-/** Keeps the points of charts: the process's history, or else those that this page has seen. */
+/** Keeps the points of charts: the process's history, or else the points that this page has seen. */
 function keep(picture, now) {
   const add = (key, value) => {
     const kept = (state.rates.get(key) ?? []).filter(([when]) => now - when < WINDOW * 1000);

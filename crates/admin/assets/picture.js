@@ -105,7 +105,7 @@ function nameOf(member, address) {
   return member.role ? `${clean(member.role)} ${address}` : address;
 }
 
-/** A process that is asked in vain may be stopped; one where nothing listens any more has ended. */
+/** A process that is asked in vain might be stopped; one where nothing listens any more has ended. */
 function stateOf(member) {
   if (member.answers) return "works";
   return /^no answer/.test(member.error ?? "") ? "silent" : "lost";
@@ -212,7 +212,7 @@ function lateOf(answer, members) {
   return [...late, ...troubles(members.filter((member) => !named.has(member.name))), ...members.flatMap(lateGuests)];
 }
 
-/** All that wait for a member, and for those that wait for it, in one operation. */
+/** All members that wait for a member, directly or through others, in one operation. */
 function behind(wait, waits) {
   const same = waits.filter((other) => other.sequence === wait.sequence && other.group === wait.group);
   const found = new Set([wait.for]);
@@ -260,7 +260,7 @@ function lateGuests(reducer) {
   });
 }
 
-/** The operations that run now, those of most members first. */
+/** The operations that run now, in descending order of their members. */
 function runningOf(members) {
   const found = new Map();
   for (const member of members) {

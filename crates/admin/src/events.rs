@@ -104,7 +104,7 @@ impl EventCounts {
         })
     }
 
-    /// For how many seconds each member was waited for until a moment, in waits that are over and in those that are not.
+    /// For how many seconds each member was waited for until a moment, in finished and unfinished waits.
     pub(crate) fn waited(&self, until: Duration) -> BTreeMap<String, f64> {
         let mut sums: BTreeMap<String, f64> =
             self.waits.iter().map(|(name, waits)| (name.clone(), waits.sum())).collect();
@@ -181,7 +181,7 @@ impl SharedCounts {
 struct Counting {
     counts: SharedCounts,
     peers: Arc<Peers>,
-    /// Operations that have not ended, each of which takes much more memory elsewhere.
+    /// Unfinished operations. Each takes much more memory elsewhere.
     followed: HashMap<OperationId, Followed>,
 }
 
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!((operations.seconds.count(), operations.seconds.sum()), (1, 0.14));
     }
 
-    /// A sum that goes back is taken for one that begins anew.
+    /// A sum that goes back looks like one that starts over.
     #[test]
     fn waits_of_a_job_that_ends_meanwhile_stay_counted() {
         let counts = SharedCounts::default();

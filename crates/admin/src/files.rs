@@ -15,7 +15,7 @@ use std::time::Duration;
 const PERIOD: Duration = Duration::from_secs(15);
 
 /// Writes the metrics of a process into a directory again and again, from a thread. The file has the process's
-/// [name](Outlook::name), also when that changes.
+/// [name](Outlook::name), even after a change of the name.
 pub(crate) fn write(outlook: &Arc<Outlook>, directory: &str, who: String) -> io::Result<()> {
     let (outlook, directory) = (Arc::downgrade(outlook), PathBuf::from(directory));
     let spawned = thread::Builder::new().name("hb-admin-file".to_owned());

@@ -40,7 +40,7 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::thread;
 
-    /// Two ranks, of which the outlook shows the second one.
+    /// Two ranks. The outlook shows the second one.
     fn shown(outlook: &Outlook) -> Vec<Communicator> {
         let ranks = herringbone::local(2).unwrap();
         outlook.add(JobView::of(&ranks[1]));

@@ -73,7 +73,7 @@ impl<T> Known<T> {
 }
 
 impl Outlook {
-    /// Of a process that is in no job yet.
+    /// For a process that is not in a job yet.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new_cyclic(|own: &Weak<Self>| {
             let (own, outlook) = (own.clone(), own.clone());
@@ -268,7 +268,7 @@ fn add_stats(to: &mut Stats, more: &Stats) {
     to.in_flight += more.in_flight;
 }
 
-/// Where a server is reached from this host, which may listen at all addresses.
+/// Where a server is reached from this host, which can listen at all addresses.
 fn reached(server: &ServerView) -> String {
     let mut address = server.address();
     if address.ip().is_unspecified() {

@@ -134,14 +134,14 @@ fn unit(prefix: &str, unit: &str) -> String {
     if unit.is_empty() && prefix.is_empty() { String::new() } else { format!(" {prefix}{unit}") }
 }
 
-/// 1, 2 or 5 times a power of ten: the least of which a span has at most `MOST_TICKS`.
+/// 1, 2 or 5 times a power of ten: the least with at most `MOST_TICKS` in a span.
 fn step(span: f64) -> f64 {
     let power = (span / f64::from(MOST_TICKS)).log10().floor();
     let steps = [1.0, 2.0, 5.0, 10.0].map(|times| times * 10f64.powf(power));
     steps.into_iter().find(|step| span / step <= f64::from(MOST_TICKS)).unwrap_or(steps[3])
 }
 
-/// 1, 2 and 5 times powers of ten within a range; only every so many powers where those were too many. None in a range that does
+/// 1, 2 and 5 times powers of ten within a range; only some of the powers if all were too many. None in a range that does
 /// not lie above 0, or has no end.
 fn factors(low: f64, high: f64) -> Vec<f64> {
     if !(low > 0.0 && high.is_finite()) {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub(crate) struct Codecs(pub(crate) Vec<CodecChoice>);
 
 impl Codecs {
-    /// Those that do not leave the choice to the plan.
+    /// The codecs, without `auto`.
     pub(crate) fn known(&self) -> Vec<Codec> {
         let known =
             |choice: &CodecChoice| if let CodecChoice::Of(codec) = choice { Some(*codec) } else { None };

@@ -21,17 +21,17 @@ const APART: f64 = 24.0;
 const HIGH: f64 = 18.0;
 /// The radius of a node whose name stands outside of the circle.
 const DOT: f64 = 5.0;
-/// Above so many nodes their names stand outside of the circle, turned.
+/// Above this many nodes their names stand outside of the circle, turned.
 const FEW: usize = 16;
 /// Colours of edges, round by round.
 const ROUNDS: [&str; 6] = [CURVES[1], CURVES[2], CURVES[3], CURVES[0], CURVES[4], CURVES[7]];
-/// Up to so many speeds of links each stands in the legend.
+/// Up to this many speeds of links, each is in the legend.
 const SPEEDS: usize = 4;
 
 /// An edge of a tree: sender, receiver, and the round of its broadcast, from 0.
 pub(crate) type DrawnEdge = (usize, usize, u32);
 
-/// How many trees over so many ranks a picture shows.
+/// How many trees a picture shows, by the number of ranks.
 pub(crate) fn most_panels(ranks: usize) -> usize {
     if ranks > FEW { 4 } else { 16 }
 }
@@ -111,7 +111,7 @@ impl<'a> Panel<'a> {
         self.topology.links().iter().filter(|link| link.bandwidth > 0.0)
     }
 
-    /// How a link of so many GB/s looks.
+    /// The look of a link with this rate in GB/s.
     fn look(&self, speed: f64) -> LinkLook {
         let part = speed / self.fastest;
         // Many links of full width would be a grey disk.

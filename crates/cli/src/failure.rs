@@ -92,7 +92,7 @@ impl Failure {
     }
 }
 
-/// As a shell has it: a signal counts from 128.
+/// As in a shell: 128 plus the number of the signal.
 fn shell_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }

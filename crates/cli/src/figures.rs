@@ -123,7 +123,7 @@ pub(crate) fn run(options: &FiguresOptions, out: &mut dyn Write) -> Result<Outco
     Ok(Outcome::Passed)
 }
 
-/// Those that are asked for, in the order of the page; all of them if none is named.
+/// The requested figures, in the order of the page; all of them if none is named.
 fn chosen(options: &FiguresOptions) -> Vec<&'static KnownFigure> {
     let is_asked = |known: &&KnownFigure| {
         options.only.is_empty() || options.only.iter().any(|one| one.name == known.name)

@@ -7,7 +7,7 @@ const STYLE: &str = include_str!("html/assets/page.css");
 /// What a page is made of.
 pub(crate) struct Parts<'a> {
     pub(crate) title: &'a str,
-    /// Rules beside those that all pages have.
+    /// Rules in addition to the common ones.
     pub(crate) style: &'a str,
     /// What `main` has, in HTML.
     pub(crate) main: &'a str,

@@ -109,7 +109,7 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
         .map_err(Failure::system("cannot prepare to start ranks again"))?;
     let mut processes = Processes::new(restarter, log_format(options));
     processes.leave_pages(AdminSettings::of(&Environment::of_process())?, ranks);
-    // One for torch's store and one for ours, because a program may use both; the others are for a group of servers.
+    // One for torch's store and one for ours, because a program can use both; the others are for a group of servers.
     let ports = HeldPorts::draw(2 + options.tables.filter(|_| options.replicas > 0).unwrap_or(0))?;
     let common = common(options, ranks, &ports.numbers, &own, &mut processes)?;
     for rank in 0..ranks {
@@ -217,7 +217,7 @@ fn drawn_token() -> Result<String, Failure> {
     draws::random_token().map_err(Failure::system("cannot draw a random number"))
 }
 
-/// Whether a variable tells of a place in a job that this command may itself be a process of.
+/// Whether a variable tells of a place in a job that this command might itself be a process of.
 fn is_of_another_job(name: &str) -> bool {
     const PLACES: [&str; 8] = [
         "HERRINGBONE_RANK",

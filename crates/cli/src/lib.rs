@@ -130,15 +130,15 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
                 Failure::Engine(_) | Failure::Settings(_) => format!("{failure}\n"),
                 other => format!("herringbone: {other}\n"),
             };
-            // In one write, since several ranks may have the same standard error; nobody else can be told.
+            // In one write, since several ranks can have the same standard error; nobody else can be told.
             let _unheard = io::stderr().write_all(table::visible(&said).as_bytes());
             failure.code()
         }
     }
 }
 
-/// The command line. A value may be a negative number everywhere, and a list that begins with one where sizes and numbers are
-/// wanted, so that its error says what may be.
+/// The command line. A value can be a negative number everywhere, and a list that begins with one where sizes and numbers are
+/// wanted, so that the error is about the number.
 fn command() -> clap::Command {
     let numbers = [
         TypeId::of::<Bytes>(),
@@ -161,7 +161,7 @@ fn command() -> clap::Command {
     })
 }
 
-/// Says why the arguments cannot be used, as every other error is said, or prints the help that was asked for.
+/// Prints why the arguments cannot be used, in the form of other errors, or the requested help.
 fn refuse(refusal: &clap::Error) -> i32 {
     let text = refusal.render().to_string();
     let said = match text.strip_prefix("error: ") {

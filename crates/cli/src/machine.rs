@@ -29,7 +29,7 @@ fn with_gpus(system: &Topology, text: Option<&str>) -> Topology {
     Topology::of_parts(nodes, links).unwrap_or(gpus)
 }
 
-/// Of NUMA nodes and physical network cards below a folder like `/sys`. Cards without a link have no bandwidth.
+/// NUMA nodes and physical network cards below a folder like `/sys`. Cards without a link have no bandwidth.
 fn of_system(folder: &Path) -> Topology {
     let numbered = |name: &str| name.strip_prefix("node")?.parse::<u32>().ok();
     let mut numas: Vec<u32> =

@@ -51,12 +51,12 @@ where
     PossibleValuesParser::new(values.collect::<Vec<_>>()).try_map(|name| own(&name).parse())
 }
 
-/// Our name for what others may call otherwise.
+/// Our name for one that other programs use.
 fn own(name: &str) -> &str {
     ALIASES.iter().find(|(_, others)| others.contains(&name)).map_or(name, |(own, _)| own)
 }
 
-/// Reads a text by `read`, and lets shells complete `names`, of which the text may consist.
+/// Reads a text by `read`, and lets shells complete `names`, the parts of the text.
 #[derive(Clone)]
 pub(crate) struct Completed<T> {
     read: fn(&str) -> Result<T, String>,

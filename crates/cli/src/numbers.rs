@@ -106,7 +106,7 @@ impl FromStr for Set {
         let is_number = |part: &str| !part.is_empty() && part.bytes().all(|digit| digit.is_ascii_digit());
         let number = |part: &str| match part.trim().parse() {
             Ok(number @ 1..=65_536) => Ok(number),
-            // There may be more digits than any number here has.
+            // There can be more digits than any number here has.
             Ok(65_537..) => Err(NumberError::Large(part.trim().to_owned())),
             Err(_) if is_number(part.trim()) => Err(NumberError::Large(part.trim().to_owned())),
             Ok(0) | Err(_) => Err(NumberError::Set(text.to_owned())),
@@ -127,7 +127,7 @@ impl FromStr for Set {
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
 
 impl Sizes {
-    /// Each size once as `elements` rounds it, in their order: the first of those that come to the same number of elements.
+    /// Each size once as `elements` rounds it, in their order: the first of sizes with the same number of elements.
     pub(crate) fn distinct(&self, elements: impl Fn(usize) -> usize) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         self.0.iter().copied().filter(|bytes| seen.insert(elements(*bytes))).collect()
@@ -173,7 +173,7 @@ fn size(text: &str) -> Result<usize, NumberError> {
 }
 
 /// How many elements of `width` bytes each rank gives or gets, whichever is fewer, if the larger of the two buffers has at
-/// least so many bytes.
+/// least this many bytes.
 pub(crate) fn elements(collective: Collective, ranks: u32, bytes: usize, width: usize) -> usize {
     let root = collective.root().unwrap_or(0);
     let parts = collective.input_elements(ranks, root, 1).max(collective.output_elements(ranks, root, 1));

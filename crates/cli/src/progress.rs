@@ -19,7 +19,7 @@ pub(crate) struct LateBar {
 }
 
 impl LateBar {
-    /// So many steps are to be done.
+    /// For this many steps.
     pub(crate) fn of(steps: u64) -> Self {
         Self::shown(ProgressBar::new(steps), "{bar:30} {pos}/{len} in {elapsed} {msg}")
     }
@@ -44,7 +44,7 @@ impl LateBar {
                 }
             }
         };
-        // Without a thread there is no progress to see, and the work goes on.
+        // Without a thread no progress is shown, and the work continues.
         let thread = match stderr().is_terminal() {
             true => thread::Builder::new().name("hb-progress".to_owned()).spawn(wait).ok(),
             false => None,

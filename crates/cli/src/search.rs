@@ -102,7 +102,7 @@ pub(crate) fn run(options: &SearchOptions, out: &mut dyn Write) -> Result<Outcom
 
 fn wiring(topology: &Topology, file: &str) -> Result<Wiring, Failure> {
     let found = match topology.ports().is_empty() && topology.sites().is_empty() {
-        // If only links are known, some can be missing.
+        // If only links are known, some might be missing.
         true => LinkMatrix::of(topology).map(Wiring::from),
         false => Wiring::of(topology),
     };
@@ -302,7 +302,7 @@ mod tests {
         path
     }
 
-    /// Links of four ranks, two pairs of which have slow ones.
+    /// Links of four ranks; two pairs have slow ones.
     const SLOW_PAIRS: &str = "0,0.1,1,1\n0.1,0,1,1\n1,1,0,0.1\n1,1,0.1,0\n";
 
     #[test]

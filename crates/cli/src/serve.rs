@@ -125,7 +125,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// An address that may be known only later.
+/// An address that is looked up later.
 fn parse_address(text: &str) -> Result<String, String> {
     match text.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {

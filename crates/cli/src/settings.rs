@@ -72,7 +72,7 @@ struct Row {
 }
 
 impl Row {
-    /// The value in effect, unless nobody may see it.
+    /// The value in effect, unless it is secret.
     fn value(&self) -> &str {
         match &self.found {
             Some(_) if self.setting.secret => "(set)",
@@ -91,7 +91,7 @@ impl Row {
         [name.to_owned(), table::visible(self.value()), from, format!("{meaning} ({values})")]
     }
 
-    /// Whether a problem is one of this setting, or of what counts in its place.
+    /// Whether a problem is one of this setting, or of a variable that replaces it.
     fn has(&self, problem: &Error) -> bool {
         let ErrorKind::Config { setting: named, .. } = problem.kind() else { return false };
         let mut own =

@@ -183,7 +183,7 @@ fn draw(options: &Options, shown: Shown) -> Result<(), Failure> {
     let followed = |option: &str, limits: HistoryLimits| -> Result<TermHistory, Failure> {
         history(&proven, limits).map_err(no_room(option, &name))
     };
-    // Of a file's path the name is enough for a title.
+    // The file's name without its folder is enough for a title.
     let title = name.rsplit('/').next().unwrap_or(&name);
     let subject = Subject { name: &title, collective: &options.collective };
     let folds = options.collective.folds();

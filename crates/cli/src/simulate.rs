@@ -195,7 +195,7 @@ mod tests {
         assert_eq!((&star["messages"], &star["is_estimate"]), (&json!(2046), &json!(false)));
     }
 
-    /// The messages of 16,384 ranks, of which one is simulated; those of unequal ones are too many.
+    /// The messages of 16,384 ranks, one of them simulated; unequal ranks have too many.
     #[test]
     fn one_of_many_alike_ranks_is_simulated_and_unequal_ones_are_refused() {
         let args = ["--algorithm", "radix(128,128)", "--ranks", "16384", "--bytes", "64K"];
@@ -340,7 +340,7 @@ mod tests {
         let Verb::Simulate(options) = Command::parse_from(args).verb else { panic!("simulate is a verb") };
         let mut described = options.question.described().unwrap();
         assert!(run::timed(&options.question, &described).is_ok());
-        // No window holds so many segments.
+        // No window holds this many segments.
         described.machine.random_order =
             Some(RandomOrder { seed: 0, rules: Rules { lot: Some(1000), ..Rules::DEFAULT } });
         let timed = run::timed(&options.question, &described).map(|_| ()).unwrap_err();

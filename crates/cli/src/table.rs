@@ -6,7 +6,7 @@ use rustix::termios::tcgetwinsize;
 use std::io::stdout;
 
 /// A text for a terminal: what of it people could not see, or would move other text about there, is an escape like `\u{1b}`. Lines stay
-/// lines. Texts that come from the environment, such as settings, may have such characters.
+/// lines. Texts that come from the environment, such as settings, can have such characters.
 pub(crate) fn visible(text: &str) -> String {
     let mut seen = String::with_capacity(text.len());
     for character in text.chars() {
@@ -19,7 +19,7 @@ pub(crate) fn visible(text: &str) -> String {
     seen
 }
 
-/// A table with these columns, of which those that are named in `right` are aligned there, as text that fits the terminal.
+/// A table with these columns as text that fits the terminal. The columns named in `right` are right-aligned.
 pub(crate) fn text<R: Into<Row>>(
     columns: &[&str],
     right: &[&str],
@@ -68,7 +68,7 @@ fn fitted(table: Table) -> String {
     at_width(table, size.map(|size| size.ws_col))
 }
 
-/// A line of words, in several lines where standard output is a terminal that is narrower; those that follow are indented.
+/// A line of words, in several lines where standard output is a terminal that is narrower; the following lines are indented.
 pub(crate) fn wrapped(line: &str) -> String {
     let width = tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
     width.map_or_else(|| line.to_owned(), |width| in_lines(line, width))

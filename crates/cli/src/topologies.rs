@@ -31,7 +31,7 @@ pub(crate) fn read(file: &str) -> Result<Topology, Failure> {
 /// The ports of hosts and the links between workers that the topology of `file` has.
 pub(crate) fn wiring(file: &str, topology: &Topology) -> Result<Wiring, Failure> {
     let found = match topology.ports().is_empty() && topology.sites().is_empty() {
-        // Where links are all that is known, some may be missing.
+        // Where links are all that is known, some might be missing.
         true => LinkMatrix::of(topology).map(Wiring::from),
         false => Wiring::of(topology),
     };

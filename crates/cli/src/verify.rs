@@ -367,7 +367,7 @@ mod tests {
         assert!(refused.contains("are 2 nodes"), "{refused}");
     }
 
-    /// Of all algorithms those count that have the collective; of named ones each is asked for.
+    /// With `all`, only algorithms that have the collective are included; named ones always are.
     #[test]
     fn what_an_algorithm_does_not_do_is_left_out_where_it_was_named() {
         let both = "broadcast,all_reduce";

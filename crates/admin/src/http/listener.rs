@@ -207,7 +207,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(status(&mut client(address, REQUEST)), "HTTP/1.1 200 OK");
         }
-        // The one that came first has left. The others still have their places, but for those that were needed meanwhile.
+        // The one that came first has left. The others still have their places, except for places that were needed meanwhile.
         assert_eq!(status(&mut silent[0]), "HTTP/1.1 503 Service Unavailable");
         let mut last = silent.pop().unwrap();
         last.write_all(&REQUEST[9..]).unwrap();

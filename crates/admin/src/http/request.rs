@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// How long the header of a request may be, in bytes.
+/// How long the header of a request can be, in bytes.
 pub(crate) const HEADER_BYTES: usize = 8 << 10;
-/// How many lines it may have.
+/// How many lines it can have.
 const HEADER_LINES: usize = 64;
 /// How long a client has to send it.
 pub(crate) const SENDING: Duration = Duration::from_secs(5);

@@ -42,7 +42,7 @@ impl SampleValue {
 }
 
 impl Family {
-    /// Of a series, without a value.
+    /// For a series, without a value.
     pub(super) fn of(series: &'static Series) -> Self {
         Self { series, samples: Vec::new() }
     }

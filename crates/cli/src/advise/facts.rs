@@ -172,7 +172,7 @@ fn called(operation: &Value) -> Result<Option<Called>, String> {
     Ok(Some(Called { signature: format!("{group} {collective} {dtype} {count}"), bytes, issued, ended }))
 }
 
-/// How many calls at the end are as those of one sequence's length before them.
+/// How many calls at the end equal the calls one sequence's length before them.
 fn repeated(calls: &[Called], length: usize) -> usize {
     let same =
         (length..calls.len()).rev().take_while(|at| calls[*at].signature == calls[at - length].signature);
@@ -216,7 +216,7 @@ mod tests {
         })
     }
 
-    /// Steps of 100 ms: two calls, of which the first is hidden for 10 ms and the second is waited for, for 20 ms.
+    /// Steps of 100 ms: two calls. The first is hidden for 10 ms, and the caller waits 20 ms for the second.
     fn steps(many: u32) -> Vec<Value> {
         let step = |step: u32| {
             let at = f64::from(step) * 0.1;

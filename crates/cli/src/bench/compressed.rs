@@ -61,7 +61,7 @@ pub(super) fn rows(
     Ok(Outcome::Passed)
 }
 
-/// How many bytes a file of gradients may have: a gigabyte of parameters and more.
+/// How many bytes a file of gradients can have: a gigabyte of parameters and more.
 const GRADIENTS: u64 = 4 << 30;
 
 /// The numbers of a file of f32, little-endian.

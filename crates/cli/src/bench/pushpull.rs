@@ -15,7 +15,7 @@ use std::{
 
 /// How many threads the dependency engine has: none of its functions does more than issue.
 const THREADS: usize = 2;
-/// How often each way is timed, after one that is not; the least time counts.
+/// How often each way is timed, after one untimed run; the least time is used.
 const TIMES: usize = 7;
 
 /// A row for 1, 50 and `most` push-pulls of each size; rank 0 prints.

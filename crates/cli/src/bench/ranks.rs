@@ -62,7 +62,7 @@ pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<
     processes.wait()
 }
 
-/// The arguments without those that ask for processes, and with the mark of a child.
+/// The arguments without the options for processes, and with the mark of a child.
 fn child_arguments(args: &[OsString]) -> Vec<OsString> {
     let mut kept: Vec<OsString> = Vec::new();
     let mut rest = args.iter().skip(1);

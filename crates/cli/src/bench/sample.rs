@@ -68,7 +68,7 @@ impl Pattern {
         }
     }
 
-    /// What `rank` puts in at `index`. Every rank's part shows in some element: whoever is left out is noticed. For sums
+    /// What `rank` puts in at `index`. Every rank's part shows in some element: a missing rank is noticed. For sums
     /// it is what the comparison rigs ask for, (rank + 1) * (index % 17 + 1), up to the rank where bf16 is not exact.
     fn value(self, rank: u32, index: usize) -> i64 {
         let at = (index + rank as usize) % self.period();

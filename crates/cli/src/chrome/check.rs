@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, io::BufRead};
 
 /// This many problems are kept; the others are only counted.
 const KEPT: usize = 100;
-/// Times are rounded to a nanosecond: spans that end with another one may seem to end after it. In nanoseconds.
+/// Times are rounded to a nanosecond: spans that end with another one might seem to end after it. In nanoseconds.
 const ROUNDED: i64 = 2;
 
 /// The result for a list of events.

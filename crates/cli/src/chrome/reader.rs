@@ -5,7 +5,7 @@ use std::io::BufRead;
 /// The longest event that is read.
 const MOST: usize = 1 << 20;
 
-/// Gives the events of a file one after the other, as texts. The list may have no end, because its process died.
+/// Gives the events of a file one after the other, as texts. The list might have no end, because its process died.
 #[derive(Debug)]
 pub(crate) struct EventReader<R> {
     input: R,
@@ -21,7 +21,7 @@ enum Place {
     Before,
     /// Between events; `comma` if one has just been read.
     Between { comma: bool },
-    /// In an event, below so many open braces and brackets.
+    /// In an event, below this many open braces and brackets.
     Event { depth: u32 },
     /// In a text of an event; `escaped` after a backslash.
     Text { depth: u32, escaped: bool },

@@ -121,7 +121,7 @@ impl DoctorVerdict {
         }
     }
 
-    /// As a line after those of the findings, with the same keys and the numbers.
+    /// As a line after the findings, with the same keys and the numbers.
     pub(super) fn object(self) -> Value {
         let Self { wrong, warnings } = self;
         let level = match (wrong, warnings) {

@@ -201,7 +201,7 @@ impl Exposed {
     }
 }
 
-/// Whether rank 0 may be called, and listen, at its address: elsewhere than at loopback a token is needed. A token that is too
+/// Whether rank 0 can be called, and listen, at its address: elsewhere than at loopback a token is needed. A token that is too
 /// short is refused in every job.
 fn exposure(addresses: &[IpAddr], token: Option<&str>, exposed: Exposed) -> Option<Finding> {
     const CHECK: &str = "token";
@@ -300,7 +300,7 @@ fn store_port(store: &str, variable: &str, is_rank0: bool) -> Option<Finding> {
     }
 }
 
-/// At `HERRINGBONE_STORE` rank 0 itself listens. At `MASTER_ADDR` torch's store does, at all addresses of its host: that may be
+/// At `HERRINGBONE_STORE` rank 0 itself listens. At `MASTER_ADDR` torch's store does, at all addresses of its host: that can be
 /// the address of a service, which passes on what it gets.
 fn rank0_elsewhere(there: SocketAddr, variable: &str) -> Finding {
     const CHECK: &str = "store's port";

@@ -25,7 +25,7 @@ pub(super) fn settings(environment: &Environment) -> Vec<Finding> {
 
 const CHECK: &str = "settings";
 
-/// Shows the setting of one of these variables with what it may be.
+/// Shows the setting of one of these variables with what it can be.
 fn remedy(variables: &str) -> Remedy {
     match variables.split([':', ',']).find_map(|name| setting_named(name).ok()) {
         Some(setting) => Remedy::new(

@@ -78,8 +78,8 @@ pub(super) fn check(given: Option<&Path>) -> Finding {
     }
 }
 
-/// The finding for a Python that programs cannot use. Of one that nobody has named it is not known that a program of the job runs
-/// with it.
+/// The finding for a Python that programs cannot use. If `--python` does not name it, the job might use
+/// another one.
 fn unusable(is_given: bool, says: String, remedy: Remedy) -> Finding {
     match is_given {
         true => Finding::wrong(CHECK, says, remedy),
@@ -98,7 +98,7 @@ fn heard_of(program: &Path) -> io::Result<Option<PythonAnswer>> {
     let mut child = command.spawn()?;
     let deadline = Instant::now() + PATIENCE;
     let (out, errors) = (child.stdout.take(), child.stderr.take());
-    // Both are read to their ends so that no write waits. A process that the program has started may keep them open for longer.
+    // Both are read to their ends so that no write waits. A process that the program has started can keep them open for longer.
     let (out, errors) = (Reading::begin(out), Reading::begin(errors));
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -116,7 +116,7 @@ fn heard_of(program: &Path) -> io::Result<Option<PythonAnswer>> {
     Ok(Some(PythonAnswer { status, out: out.by(end), errors: errors.by(end) }))
 }
 
-/// The beginning of what comes from a pipe, all of which a thread reads.
+/// The beginning of a pipe's output. A thread reads all of it.
 struct Reading {
     bytes: Arc<Mutex<Vec<u8>>>,
     /// Says nothing, and is closed at the end of the pipe.
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(reading.by(Instant::now() + PATIENCE), vec![7; LONGEST], "no more than this");
     }
 
-    /// The page and the record name the versions that count here.
+    /// The page and the record name the versions that are used here.
     #[test]
     fn the_versions_are_those_of_the_record() {
         let read = |path: &str| {

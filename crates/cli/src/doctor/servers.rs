@@ -12,14 +12,14 @@ use std::time::Duration;
 
 /// How many times each is asked, for the median of its round trips.
 const TIMES: usize = 5;
-/// How long one server may take for all of them.
+/// How long one server can take for all of them.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long all of them may take, the look-up of names included.
+/// How long all of them can take, the look-up of names included.
 const WITHIN: Duration = Duration::from_secs(4);
 /// How many are called: each needs a thread.
 const MOST: usize = 256;
 
-/// A kind of server, and the setting that names those of a job.
+/// A kind of server, and the setting that lists a job's servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerKind {
     /// `is_forced`: whether a job waits for all of them, since `HERRINGBONE_ALGORITHM` needs them.
@@ -74,7 +74,7 @@ struct Heard {
 
 type Answer = Result<Heard, AskError>;
 
-/// A finding for each address, all of which are called at once.
+/// A finding for each address. All are called at once.
 pub(super) fn check(kind: ServerKind, addresses: &[String], token: Option<&str>) -> Vec<Finding> {
     let called = &addresses[..addresses.len().min(MOST)];
     let questions = called.iter().map(|address| {
@@ -129,12 +129,12 @@ fn call(kind: ServerKind, address: &str, token: Option<&str>) -> Answer {
     Ok(Heard { clocks, keeps_tables: tables.is_some(), has_copies })
 }
 
-/// Whether nothing has answered, so that a table server may be down. Any answer but its own is of something else.
+/// Whether nothing has answered, so that a table server might be down. Any answer but its own is of something else.
 fn is_away(answer: Option<&Answer>) -> bool {
     matches!(answer, None | Some(Err(AskError::Absent(_) | AskError::Silent(_))))
 }
 
-/// The finding for a table server that is away while one that has copies answers: workers begin with those that are there.
+/// The finding for a table server that is away while one that has copies answers: workers begin with the remaining servers.
 fn spared(finding: Finding) -> Finding {
     let says = format!("{}; jobs start without it if another server has copies of its rows", finding.says);
     Finding { level: Severity::Warning, says, ..finding }
@@ -209,7 +209,7 @@ fn absent(kind: ServerKind, address: &str, is_here: bool, error: &io::Error) -> 
             format!("nothing listens at {address}"),
             Remedy::new(format!("{start}, or correct {}", kind.setting()), kind.serve(address, is_here)),
         ),
-        // The system's errors have numbers, those of the look-up of a name have none.
+        // The system's errors have numbers, errors of look-ups have none.
         _ if host_of(address).parse::<IpAddr>().is_err() && error.raw_os_error().is_none() => kind.finding(
             format!("{address} cannot be looked up: {error}"),
             Remedy::new(

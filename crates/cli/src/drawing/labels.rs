@@ -53,8 +53,8 @@ impl NodeBox {
 /// The middles of the edges' numbers, in the order of the edges. Each is on its edge, free of nodes and of other numbers if there is
 /// room, and as far from them as can be if there is none.
 ///
-/// The edge with the fewest free places chooses first, and takes the place that leaves the others most: the usual heuristics for
-/// problems of constraints (Haralick and Elliott, "Increasing tree search efficiency", 1980), without a step back.
+/// The edge with the fewest free places chooses first, and takes the place that leaves the others most. These are the usual heuristics for
+/// constraint problems (Haralick and Elliott, "Increasing tree search efficiency", 1980), without a step back.
 pub(super) fn spread(edges: &[EdgeLine], nodes: &[NodeBox]) -> Vec<Point> {
     let is_free_of_nodes = |place: &Point| nodes.iter().all(|node| node.distance(*place) >= DISK + GAP);
     let mut free: Vec<Vec<Point>> =
@@ -72,7 +72,7 @@ pub(super) fn spread(edges: &[EdgeLine], nodes: &[NodeBox]) -> Vec<Point> {
             (10.0 * taken.sum::<f64>()).round()
         };
         let cheapest = own.into_iter().map(|place| (others(place), place)).reduce(|best, next| {
-            // Of several that take as much the first one, which is the nearest to the usual place.
+            // Among equal ones the first, which is nearest to the usual place.
             if next.0 < best.0 { next } else { best }
         });
         let place = cheapest.map_or_else(|| farthest(&edges[edge], nodes, &placed), |(_, place)| place);

@@ -21,7 +21,7 @@ pub(super) const NONE: &str = "no times: an operation of this size has too many 
 pub(super) struct Candidates {
     bytes: u64,
     rows: Vec<Row>,
-    /// Which are not compared among so many ranks, and why.
+    /// Candidates that are not compared with this many ranks, and why.
     left_out: Vec<String>,
     /// Where another is chosen: sizes, and rates of ports.
     changes: Vec<String>,
@@ -133,7 +133,7 @@ impl Row {
 pub(super) fn limit(candidate: &Candidate) -> String {
     let Candidate { verified, outcome, .. } = candidate;
     outcome.busiest().map_or_else(String::new, |used| {
-        // Of the segments that an estimate leaves out, it knows the pace and not the end.
+        // An estimate knows the pace of the segments that it leaves out, but not their end.
         let part = (100.0 * used.busy as f64 / outcome.total().max(1) as f64).min(100.0);
         format!("{}, busy {part:.0} %", place(used.place, verified.schedule().workers()))
     })

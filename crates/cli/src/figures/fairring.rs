@@ -107,7 +107,7 @@ fn charts(inputs: &FairringInputs, results: &FairringResults) -> Vec<Chart> {
     ]
 }
 
-/// Divides times of buckets that grow by how much they have grown, so that they stand beside those of buckets that do not.
+/// Divides times of growing buckets by their growth, to compare them with times of constant buckets.
 fn per_byte(curve: &mut Curve, inputs: &FairringInputs, results: &FairringResults) {
     for (point, grown) in curve.points.iter_mut().zip(&results.grown) {
         point.at.1 /= f64::from(results::times_grown(grown.at / inputs.gpus));

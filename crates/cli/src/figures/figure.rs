@@ -57,7 +57,7 @@ pub(super) struct ArticleClaim {
     pub(super) seed: Quantity,
     pub(super) ours: Quantity,
     pub(super) how: How,
-    /// Why ours differs: a sentence. A claim with numbers that differ has one; one that agrees may have a remark.
+    /// Why ours differs: a sentence. A claim with numbers that differ has one; one that agrees can have a remark.
     pub(super) why: Option<String>,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct CurvePoint {
 }
 
 impl Curve {
-    /// Of points that were simulated or counted.
+    /// A curve of simulated or counted points.
     pub(super) fn of(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().map(|at| CurvePoint { at, is_price: false });
         Self { name: name.into(), points: points.collect() }

@@ -34,12 +34,12 @@ pub(super) struct Took {
 /// SimulatedCalls of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SimulatedCalls {
-    /// Of each one's buffer.
+    /// The bytes of each buffer.
     pub(super) bytes: u64,
     pub(super) operations: u32,
     /// How many run at once at most.
     pub(super) at_once: u32,
-    /// Of a segment over the whole buffer; 0: as a job of default settings cuts it.
+    /// The bytes of a segment; 0: as in a job with default settings.
     pub(super) segment_bytes: usize,
 }
 
@@ -81,7 +81,7 @@ impl ProvenOperation {
         Self::new(name, Collective::AllReduce, layout::hosts(ranks, 1), reducers)
     }
 
-    /// How long it takes with a buffer of so many bytes of f32, as a job of default settings cuts it.
+    /// How long it takes with a buffer of this many bytes of f32, cut as in a job with default settings.
     ///
     /// # Errors
     /// If there is no such time.

@@ -26,7 +26,7 @@ pub(super) struct Training<'a> {
     pub(super) way: &'a str,
 }
 
-/// Machines of these constants with so many workers on each host; reducers have hosts of their own.
+/// Machines with these constants and this many workers per host; reducers have their own hosts.
 pub(super) fn machines(constants: Calibration, per_host: u32, reducers: Option<u32>) -> WorkerMachines {
     WorkerMachines {
         constants,
@@ -63,7 +63,7 @@ impl Training<'_> {
     }
 }
 
-/// The `x` above 0 of which `found` is `target`, by the secant method from a guess; `found` grows nearly in proportion to x.
+/// The `x` above 0 for which `found` is `target`, by the secant method from a guess; `found` grows nearly in proportion to x.
 ///
 /// # Errors
 /// If there is none; `what` names it.

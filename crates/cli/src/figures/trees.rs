@@ -34,8 +34,8 @@ pub(super) fn figure(inputs: &TreesInputs) -> Result<Figure, Failure> {
         name: "trees",
         title: "Trees that follow the links of a machine",
         source: "\"Single machine All Reduce Topology-aware Communication\", a design proposal of Apache MXNet, 2018",
-        about: "Keys are pushed and pulled on the 8 GPUs of a p3.16xlarge: by our trees in MXNet's mode, by a server on a GPU for each key, \
-                or by a ring. A step is that of simulate-training with a key for each parameter."
+        about: "Keys are pushed and pulled on the 8 GPUs of a p3.16xlarge. The ways are our trees in MXNet's mode, a server on a GPU that \
+                depends on the key, and a ring. A step is that of simulate-training with a key for each parameter."
             .to_owned(),
         inputs: inputs.listed(),
         fitted: results.is_fitted.then(|| fitted(&results)),

@@ -60,7 +60,7 @@ pub(super) fn figure(inputs: &VertexInputs) -> Result<Figure, Failure> {
 /// The training of BERT.
 struct BertTraining {
     worker: TrainedStep,
-    /// Of a host's port, fitted.
+    /// The fitted rate of a host's port.
     gbps: f64,
     ring: f64,
     reduced: f64,

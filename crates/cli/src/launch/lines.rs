@@ -8,14 +8,14 @@ use std::{thread, time::Duration};
 
 /// The longest piece that is kept until its line ends.
 const LONGEST: u64 = 64 << 10;
-/// How long output that a process outside the job may still hold open is waited for.
+/// How long output that a process outside the job can still hold open is waited for.
 const HELD_OPEN: Duration = Duration::from_secs(1);
 /// How lines of logs in JSON begin.
 const JSON: &[u8] = b"{\"time\":";
 
 /// Threads that copy output, each line behind the name of its source.
 pub(super) struct Copies {
-    /// How many threads are writing, and may have to wait for a slow reader.
+    /// How many threads are writing, and might have to wait for a slow reader.
     writing: Arc<AtomicUsize>,
     /// What each thread holds until its source has ended.
     open: mpsc::Sender<()>,
@@ -56,7 +56,7 @@ impl Copies {
         thread::Builder::new().name("hb-lines".to_owned()).spawn(copy).map(drop)
     }
 
-    /// Waits until all that was said is written. A process that has left the job may keep its output open for ever:
+    /// Waits until all that was said is written. A process that has left the job can keep its output open forever:
     /// this does not wait for it.
     pub(super) fn finish(self) {
         let Self { writing, open, all_ended, .. } = self;

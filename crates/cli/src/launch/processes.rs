@@ -22,12 +22,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-/// How long ranks may say what they saw of one that failed.
+/// How long ranks have to report a failed one.
 const GRACE_PERIOD: Duration = Duration::from_secs(2);
-/// How long ranks that were asked to end may take.
+/// How long ranks that were asked to end can take.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long reducers may take to end once the ranks have.
+/// How long reducers can take to end once the ranks have.
 const DRAIN: Duration = Duration::from_secs(3);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(5);
@@ -82,7 +82,7 @@ fn is_ignored(signal: i32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// A rank has failed, and the others may say what they saw of it.
+    /// A rank has failed, and the others can report it.
     GracePeriod,
     /// The ranks were asked to end.
     Asked,
@@ -119,7 +119,7 @@ impl Rank {
 pub(super) struct Processes {
     ranks: Vec<Rank>,
     reducers: Vec<Child>,
-    /// What those that have ended have moved.
+    /// The traffic of ended reducers.
     carried: ReducerTotals,
     /// Servers of tables.
     servers: Vec<Child>,
@@ -127,7 +127,7 @@ pub(super) struct Processes {
     copies: Copies,
     log_format: LogFormat,
     restarter: Restarter,
-    /// Host and port of the next reducer's page, if there are pages: behind those of the ranks.
+    /// Host and port of the next reducer's page, if pages are on: after the ranks' ports.
     next_page: Option<(String, u16)>,
 }
 
@@ -141,7 +141,7 @@ impl Processes {
         Self { ranks, reducers, carried, servers, ends, copies, log_format, restarter, next_page }
     }
 
-    /// Has the reducers, which are started first, listen for HTTP at the ports behind those of so many ranks.
+    /// Lets the reducers, which are started first, listen for HTTP at the ports after the ports of this many ranks.
     pub(super) fn leave_pages(&mut self, settings: AdminSettings, ranks: u32) {
         self.next_page = settings.listen.map(|(host, port)| match port {
             0 => (host, 0),
@@ -149,7 +149,7 @@ impl Processes {
         });
     }
 
-    /// Starts so many reducers, with `more` options, and returns their addresses, as settings hold them.
+    /// Starts this many reducers, with `more` options, and returns their addresses, as settings hold them.
     pub(super) fn start_reducers(
         &mut self,
         count: u32,
@@ -291,7 +291,7 @@ impl Processes {
         starts.min()
     }
 
-    /// From now on no rank starts again. Returns the first of those that were about to.
+    /// From now on no rank starts again. Returns the first rank that was about to.
     fn cancel_starts(&mut self) -> Option<RankFailure> {
         self.restarter.end_job();
         let mut first = None;
@@ -319,7 +319,7 @@ impl Processes {
     fn note_ended(&mut self) -> Result<Option<RankFailure>, Failure> {
         let mut failed = None;
         let mut looked_at = self.ends.next();
-        // Of the others no order is known.
+        // The order of the others is unknown.
         looked_at.extend((0..self.ranks.len()).filter(|number| !self.ends.watches(*number)));
         for number in looked_at {
             let rank = &mut self.ranks[number];
@@ -339,7 +339,7 @@ impl Processes {
                     }
                 }
                 RankDecision::Restart { attempt, pause } => {
-                    // What it has left behind may hold what its next process needs, such as a port.
+                    // A process that it has left behind can hold resources of its next process, such as a port.
                     let _ = kill_process_group(rank.pid(), Signal::KILL);
                     rank.state = RankState::StartsAgain { attempt, at: Instant::now() + pause };
                     say(&format!("rank {number} ended with {status} and starts again, as attempt {attempt}"));
@@ -353,7 +353,7 @@ impl Processes {
         Ok(failed)
     }
 
-    /// Sends `signal` to the programs alone: processes that they started may not expect it.
+    /// Sends `signal` to the programs alone: processes that they started might not expect it.
     fn signal_running(&self, signal: i32) {
         for rank in self.ranks.iter().filter(|rank| rank.state == RankState::Running) {
             // One that has ended meanwhile is no error here.
@@ -361,7 +361,7 @@ impl Processes {
         }
     }
 
-    /// A rank may have left processes behind, so those that have ended are no exception.
+    /// An ended rank can have left processes behind, so ended ranks are no exception.
     fn signal_groups(&self, signal: Signal) {
         for rank in &self.ranks {
             // One that is not there any more is no error here.
@@ -392,7 +392,7 @@ impl Processes {
         }
     }
 
-    /// Kills the ranks, lets the reducers end, and kills those that do not.
+    /// Kills the ranks, lets the reducers end, and kills the ones that do not.
     fn end(&mut self) -> io::Result<()> {
         self.signal_groups(Signal::KILL);
         self.drain_reducers()?;

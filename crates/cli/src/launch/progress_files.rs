@@ -36,7 +36,7 @@ impl ProgressFiles {
     /// The folder for temporary files cannot be used.
     pub(super) fn create(name: &str) -> io::Result<Self> {
         let of_all = env::temp_dir();
-        // Programs may begin in another folder.
+        // Programs can begin in another folder.
         let folder = std::path::absolute(&of_all)?.join(format!("herringbone-launch-{name}"));
         let explained = |error: io::Error| {
             let folder = of_all.display();
@@ -73,7 +73,7 @@ impl ProgressFiles {
     }
 
     fn text(&self, rank: usize) -> Option<String> {
-        // Neither a pipe nor a link may lead elsewhere or keep the launcher waiting.
+        // Neither a pipe nor a link can lead elsewhere or keep the launcher waiting.
         let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY).bits();
         let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(self.path(rank)).ok()?;
         if !file.metadata().ok()?.is_file() {

@@ -48,7 +48,7 @@ struct History {
 }
 
 impl Restarts {
-    /// Of so many ranks, each of which may fail fewer than `max_attempts` times without progress.
+    /// For this many ranks. Each can fail fewer than `max_attempts` times without progress.
     pub(super) fn new(ranks: usize, max_attempts: u32) -> Self {
         Self { max_attempts, is_ending: false, ranks: vec![History::default(); ranks] }
     }

@@ -118,7 +118,7 @@ impl Arrows {
         }
     }
 
-    /// Whether the arrow of a short hop lies above (-1) or below (1) the middle of the row: neighbours may swap.
+    /// Whether the arrow of a short hop lies above (-1) or below (1) the middle of the row: neighbours might swap chunks.
     pub(super) fn side(&self, hop: Hop) -> i32 {
         match self.short.contains(&Hop { from: hop.to, to: hop.from }) {
             true if hop.to > hop.from => -1,
@@ -132,8 +132,8 @@ impl Arrows {
         self.buses.iter().map(|bus| bus.level + 1).max().unwrap_or(0)
     }
 
-    /// How many buses have an end at a column, and of these how many come before bus number `bus`: those that go to the left come first,
-    /// and of these the lowest, so that they do not cross.
+    /// How many buses have an end at a column, and how many of these come before bus number `bus`. Buses to the left come first, from
+    /// the lowest, so that they do not cross.
     pub(super) fn port(&self, bus: usize, column: RankColumn) -> ArrowPort {
         let mut here: Vec<usize> =
             (0..self.buses.len()).filter(|at| self.buses[*at].columns().any(|of| of == column)).collect();

@@ -74,7 +74,7 @@ fn data(history: &TermHistory, folds: bool) -> Value {
     })
 }
 
-/// The arrows of a step, by chunk: of neighbours with the side of the middle that they are on, and of others with the ports of the hub and of
+/// The arrows of a step, by chunk: for neighbours with the side of the middle that they are on. Other arrows have the ports of the hub and of
 /// the ends, each a rank and a part of its block's width.
 fn arrows(history: &TermHistory, step: usize) -> Value {
     let rows = (0..history.chunks()).map(|chunk| (chunk, Arrows::of_step(history, step, chunk)));

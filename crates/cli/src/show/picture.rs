@@ -27,7 +27,7 @@ const APART: f64 = 20.0;
 const ROW_GAP: f64 = 6.0;
 const LEVEL: f64 = 8.0;
 const LINE: f64 = 13.0;
-/// Above so many columns a line has room for one pair of brackets only.
+/// Above this many columns a line has room for one pair of brackets only.
 const FEW: u32 = 4;
 /// What is a sum of some inputs, and what is a result.
 const PARTIAL: &str = TINTS[3];

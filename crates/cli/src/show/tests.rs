@@ -121,7 +121,7 @@ fn pictures_are_those_of_the_documentation() {
     }
 }
 
-/// The ring's first step as it is drawn: four short arrows, of which each is a line and a head, and one that goes round.
+/// The ring's first step as it is drawn: four short arrows, each a line and a head, and one that goes round.
 #[test]
 fn a_picture_has_the_terms_of_each_step() {
     let svg = drawn("ring-of-four", "--algorithm ring --ranks 4");
@@ -179,7 +179,7 @@ fn what_has_no_room_is_refused_and_not_written() {
             "16 ranks x 16 chunks x 30 or more rounds, and the start, are more than 2048 blocks; take fewer ranks",
         ),
         ("--algorithm tree --ranks 65 --html", "--html has no room for tree: 65 ranks are more than 64"),
-        // Before it is made: ring has no barrier, and an all_reduce of so many ranks has no room in memory.
+        // Before it is made: ring has no barrier, and an all_reduce of this many ranks does not fit in memory.
         (
             "--algorithm ring --ranks 16384 --collective barrier --html",
             "--html has no room for ring: 16384 ranks are more than 64",

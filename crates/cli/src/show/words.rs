@@ -56,7 +56,7 @@ pub(super) fn rank(history: &TermHistory, rank: u32) -> String {
     }
 }
 
-/// A term in lines of at most so many letters: broken around innermost brackets if it has any, and before each + where that is not
+/// A term in lines of at most this many letters: broken around innermost brackets if it has any, and before each + where that is not
 /// enough.
 pub(super) fn lines(term: &str, most: usize) -> Vec<String> {
     let outer = |before: &str, after: &str| before.ends_with(')') || after.starts_with("+(");

@@ -27,7 +27,7 @@ struct RoofReading {
     /// The name of each process that is a rank, and how many ranks its job has.
     ranks: BTreeMap<u32, String>,
     world: u64,
-    /// Whether the operation that a row shows counts.
+    /// Whether the operation of a row is included.
     counts: HashMap<(u32, u32), bool>,
     counter: RoofCounter<String>,
     /// Bytes that each rank has summed, and that it has sent.

@@ -53,7 +53,7 @@ const MOST_MESSAGES: u64 = 2_000_000;
 const MOST_BYTES: usize = 64 << 40;
 /// The most ranks. With this many ranks in all-to-all traffic, only identical ones can be proved.
 const MOST_RANKS: u32 = 16384;
-/// The most ranks with parts of other lengths, of which none stands for another.
+/// The most ranks with unequal parts, because none stands for another.
 const MOST_RANKS_OF_PARTS: u32 = 4096;
 
 /// What is called.
@@ -197,7 +197,7 @@ impl CallOptions {
 }
 
 impl Question {
-    /// The constants: the file's, or those that are built in, with what other options say.
+    /// The constants: the file's or the built-in ones, overridden by other options.
     pub(super) fn constants(&self) -> Result<Calibration, Failure> {
         self.machines.constants.constants()
     }
@@ -269,7 +269,7 @@ impl Question {
         })
     }
 
-    /// How many ranks there are, of which all that says so has to say the same.
+    /// The number of ranks. All sources of it have to agree.
     fn ranks(&self, listed: Option<&Schedule>, wiring: &Wiring) -> Result<u32, Failure> {
         let said = [
             ("--ranks is", self.machines.ranks),
@@ -279,7 +279,7 @@ impl Question {
         ];
         let mut said = said.iter().filter_map(|(who, ranks)| Some((who, (*ranks)?)));
         let Some((first, ranks)) = said.next() else {
-            // Ports without links are those of hosts.
+            // Ports without links belong to hosts.
             let of_hosts = wiring.ports.as_ref().map(|ports| ports.size() as u32);
             return Ok(
                 of_hosts.map_or(4, |hosts| hosts.saturating_mul(self.machines.per_host).min(MOST_RANKS))

@@ -14,7 +14,7 @@ use std::{
     str::FromStr,
 };
 
-/// Bytes: the part of each rank in a gather or an all_gather, for each rank in a scatter, and for an all_to_all a row per rank with
+/// Bytes: the part of each rank in a gather or an all_gather, and for each rank in a scatter. An all_to_all has a row per rank with
 /// its part for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartsOption {
@@ -60,7 +60,7 @@ impl PartsOption {
         Bytes(self.rows.iter().flatten().copied().fold(0, usize::saturating_add))
     }
 
-    /// The parts of each of so many ranks.
+    /// The parts of each of this many ranks.
     pub(super) fn of(
         &self,
         collective: Collective,

@@ -60,7 +60,7 @@ fn head(svg: &mut Svg, recorded: &Recorded, described: &Described, total: f64) {
     }
 }
 
-/// A row's bars; those of one kind that touch are one.
+/// A row's bars; touching bars of one kind are joined.
 fn bars(svg: &mut Svg, spans: &[BusySpan], y: f64, total: f64) {
     let mut open: Option<(f64, f64, usize, String)> = None;
     for span in spans {

@@ -86,7 +86,7 @@ fn lines(roofline: &Roofline, link: f64, own: f64) -> Vec<Line<'_>> {
     let alone = move |bound: &Bound<String>| seconds(bound.alone) / link;
     let line = |roof: Roof, colour, dashes| {
         let each = roofline.bound(roof).map(alone)?;
-        // Of them there are more, the more there is of all.
+        // Their bytes grow along the axis.
         let grows = matches!(roof, Roof::Fold | Roof::Copy | Roof::Code);
         let of = move |x: f64| 1.0 / (each * if grows { x / own } else { 1.0 });
         Some(Line { roof, colour, dashes, of: Box::new(of) })

@@ -56,7 +56,7 @@ pub(crate) fn run(options: &RooflineOptions, out: &mut dyn Write) -> Result<Outc
 /// built-in constants.
 ///
 /// # Errors
-/// If the file is no trace, or has nothing that counts.
+/// If the file is no trace, or has nothing to show.
 pub(crate) fn of_trace(path: &Path, gbps: Option<f64>) -> Result<Value, Failure> {
     let port = gbps.map_or(Calibration::DEFAULT.port, |gbps| (gbps * 125e6).round() as u64);
     Ok(traces::read(path, port)?.object())
@@ -73,7 +73,7 @@ fn simulated(question: &Question) -> Result<Roofline, Failure> {
     let schedule = described.verified.schedule();
     let workers = schedule.workers();
     let sharers = match outcome.by_symmetry {
-        // One rank's messages stand for those of all ranks behind its port.
+        // One rank's messages stand for the messages of all ranks behind its port.
         true => described.per_host.max(1),
         false => 1,
     };

@@ -13,7 +13,7 @@ pub(super) struct Roofline {
     pub(super) title: String,
     pub(super) total: Picoseconds,
     pub(super) collective: Collective,
-    /// Of all operations.
+    /// For all operations.
     pub(super) bytes: u64,
     pub(super) ranks: u32,
     /// Where parts differ.

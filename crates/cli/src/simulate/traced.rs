@@ -71,7 +71,7 @@ fn row(place: Resource, workers: u32, hosts: &[u32]) -> (TraceRow, String) {
         Resource::SwitchInto(switch) => {
             (TraceRow { process: hosts.len() as u32, thread: 2 * switch + 1 }, format!("switch {switch} in"))
         }
-        // As are sites, which no rig has beside switches.
+        // Sites are, too. No rig has both.
         Resource::SiteOut(site) => {
             (TraceRow { process: hosts.len() as u32, thread: 2 * site }, format!("site {site} out"))
         }

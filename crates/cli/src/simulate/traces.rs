@@ -127,7 +127,7 @@ fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
     })
 }
 
-/// The activities of a tensor in a timeline: those that are open, outermost first.
+/// The open activities of a tensor in a timeline, outermost first.
 #[derive(Debug, Default)]
 struct TensorActivities {
     open: Vec<(String, Picoseconds)>,

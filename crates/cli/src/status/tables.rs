@@ -82,7 +82,7 @@ fn beyond(server: &TableServerStatus) -> &'static str {
     if server.used > server.limit { ", beyond it" } else { "" }
 }
 
-/// Of a server that is alone, the ranges of its tables.
+/// The ranges of the tables of a single server.
 fn own_ranges(server: &TableServerStatus) -> String {
     let mut ranges: Vec<u32> = server.tables.iter().map(|table| table.range).collect();
     ranges.sort_unstable();
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// The server at a place of two, each of which has both ranges.
+    /// The server at a place of two; both have both ranges.
     fn server(place: u32, owner_of_one: Option<u32>) -> TableServerStatus {
         let range = |range, owner| RangeStatus { range, owner, copies: vec![1 - range], unconfirmed: 0 };
         TableServerStatus {

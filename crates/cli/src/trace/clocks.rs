@@ -10,7 +10,7 @@ pub(super) struct ClockPair {
     pub(super) round_trip: i64,
 }
 
-/// How times of a process become those of the reference: straight lines between measurements, which follow clocks that
+/// Converts times of a process to the reference: straight lines between measurements, which follow clocks that
 /// drift, and no drift before the first and after the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClockLine {
@@ -33,7 +33,7 @@ impl ClockLine {
         Self { readings: kept }
     }
 
-    /// By how much times may be wrong at most: the two ways of a round trip may have taken different times.
+    /// By how much times are wrong at most: the two ways of a round trip might have taken different times.
     pub(super) fn error(&self) -> i64 {
         self.readings.iter().map(|reading| reading.round_trip / 2).max().unwrap_or(0)
     }

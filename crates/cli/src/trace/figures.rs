@@ -31,7 +31,7 @@ pub(super) struct Figures {
 #[derive(Debug)]
 pub(super) struct StepFigures {
     pub(super) window: StepWindow,
-    /// Of each rank.
+    /// For each rank.
     pub(super) ranks: Vec<StepOfRank>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct StepOfRank {
     pub(super) process: u32,
     /// No operation was under way.
     pub(super) computing: i64,
-    /// Operations were under way, and none could go on.
+    /// Operations were under way, and none could continue.
     pub(super) waiting: i64,
     /// An operation kept a thread busy.
     pub(super) busy: i64,
@@ -135,7 +135,7 @@ struct StragglerWaits {
 }
 
 impl StragglerWaits {
-    /// Of operations that at least two ranks have called, or that one of the absent has not.
+    /// For operations that at least two ranks have called, or that an absent rank has not.
     fn of(operations: &[ReadOperation], absent: &AbsentRanks) -> Option<Self> {
         let last = operations.iter().max_by_key(|operation| operation.issued)?;
         if let Some(absent) = absent.get(&last.key) {
@@ -146,7 +146,7 @@ impl StragglerWaits {
         let others = operations.iter().filter(|operation| operation.process != last.process);
         let waits: Vec<(u32, Interval)> = others
             .map(|other| {
-                // A root of a broadcast may have ended before: then it waited for nobody.
+                // A root of a broadcast might have ended before, without waiting.
                 let end = last.issued.min(other.ended);
                 (other.process, Interval { start: other.issued, end: end.max(other.issued) })
             })
@@ -193,8 +193,8 @@ fn step(window: StepWindow, ranks: &[(&u32, &ReadProcess)]) -> StepFigures {
     StepFigures { window, ranks }
 }
 
-/// The ranks that were last, by what that cost. Of waits of one rank for another one that overlap, as those of operations
-/// that are under way together do, each moment counts once.
+/// The ranks that were last, by what that cost. If waits of one rank for another one overlap, as in concurrent
+/// operations, each moment is included once.
 fn slowest(groups: &[&[ReadOperation]], absent: &AbsentRanks, ranks: usize) -> Vec<LateRank> {
     let mut late: BTreeMap<u32, LateRank> = BTreeMap::new();
     let mut waits: BTreeMap<(u32, u32), Vec<Interval>> = BTreeMap::new();
@@ -264,7 +264,7 @@ fn kinds(read: &ReadTimeline, groups: &[&[ReadOperation]], absent: &AbsentRanks)
     kinds
 }
 
-/// Of the larger of the two buffers, as nccl-tests count; a call says those of the smaller one.
+/// The bytes of the larger buffer, as in nccl-tests; a call has the bytes of the smaller one.
 fn whole_bytes(collective: Collective, ranks: u32, bytes: u64) -> u64 {
     let root = collective.root().unwrap_or(0);
     let larger = collective.input_elements(ranks, root, 1).max(collective.output_elements(ranks, root, 1));
@@ -293,10 +293,10 @@ pub(super) fn seconds(nanoseconds: i64) -> f64 {
 }
 
 impl Figures {
-    /// Writes them as `--json` prints them: seconds, bytes, and bytes/s. A job may have a million steps, so they are written one by one.
+    /// Writes them as `--json` prints them: seconds, bytes, and bytes/s. A job can have a million steps, so they are written one by one.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub(super) fn write_json(
         &self,
         read: &ReadTimeline,

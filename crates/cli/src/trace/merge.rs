@@ -30,7 +30,7 @@ pub(super) struct Merged {
     /// How many there are in each role.
     pub(super) processes: [usize; timeline::ROLES.len()],
     pub(super) events: u64,
-    /// By how much clocks may still differ, in nanoseconds.
+    /// By how much clocks still differ at most, in nanoseconds.
     pub(super) error: i64,
     /// What is wrong with a file, or missing in it.
     pub(super) remarks: Vec<String>,
@@ -143,7 +143,7 @@ fn chosen(folder: &Path, parts: &[TimelinePart], job: Option<&str>) -> Result<St
     }
 }
 
-/// How the times of each part become those of one clock: that of the process that has measured others, or of the first.
+/// Converts the times of each part to one clock: that of the process that has measured others, or of the first.
 fn aligned(parts: &[TimelinePart], remarks: &mut Vec<String>) -> Vec<ClockLine> {
     let most = |part: &TimelinePart| part.clock.readings.values().map(Vec::len).sum::<usize>();
     let reference = (0..parts.len()).rev().max_by_key(|index| most(&parts[*index])).unwrap_or(0);
@@ -264,7 +264,7 @@ struct AddedEvents {
     problem: Option<String>,
 }
 
-/// How the events of a part become those of the whole.
+/// Moves the events of a part into the whole.
 struct Shift<'a> {
     process: u32,
     clock: &'a ClockLine,
@@ -304,7 +304,7 @@ impl Shift<'_> {
         event.duration = event.duration.map(|duration| {
             let end = self.clock.here(at.saturating_add(duration)).saturating_sub(self.origin);
             let length = end.saturating_sub(start);
-            // Of a span that is stretched the end is rounded, and may not come to be where the next one begins.
+            // The end of a stretched span is rounded, so it might not meet the start of the next one.
             if length == duration { length } else { (length - 1).max(0) }
         });
         event.at = Some(start);

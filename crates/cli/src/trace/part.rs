@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Which process of which job a file is of.
+/// The process and the job of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct TimelineProcess {
     pub(crate) job: String,
@@ -70,7 +70,7 @@ impl TimelineProcess {
     }
 }
 
-/// What a file has beside spans.
+/// The content of a file without spans.
 #[derive(Debug)]
 pub(super) struct TimelinePart {
     pub(super) path: PathBuf,

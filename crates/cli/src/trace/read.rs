@@ -22,14 +22,14 @@ const BUSY: usize = 2;
 pub(super) struct ReadTimeline {
     pub(super) job: String,
     pub(super) processes: BTreeMap<u32, ReadProcess>,
-    /// Those of ranks, sorted by their identity, then by process.
+    /// Operations of ranks, sorted by their identity, then by process.
     pub(super) operations: Vec<ReadOperation>,
     pub(super) kinds: Vec<OperationKind>,
     pub(super) faults: Vec<ReadFault>,
     pub(super) more_faults: u64,
     /// How many events the processes have left out.
     pub(super) left_out: u64,
-    /// By how much clocks may still differ, in nanoseconds.
+    /// By how much clocks still differ at most, in nanoseconds.
     pub(super) error: u64,
 }
 

@@ -22,7 +22,7 @@ struct SortKey {
 /// Takes events in any order, and gives them in the order of their times.
 #[derive(Debug)]
 pub(super) struct EventSorter {
-    /// Beside which file runs are kept.
+    /// The file in whose folder runs are kept.
     beside: PathBuf,
     /// How many bytes of events are kept in memory.
     room: usize,
@@ -40,7 +40,7 @@ struct SortedEvent {
     length: usize,
 }
 
-/// What an event takes beside its text, about.
+/// The approximate memory of an event in addition to its text.
 const OVERHEAD: usize = size_of::<SortedEvent>();
 
 impl EventSorter {

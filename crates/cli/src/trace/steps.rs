@@ -3,7 +3,7 @@
 use super::read::{Interval, ReadProcess};
 use std::collections::BTreeMap;
 
-/// Gaps between steps are at least so many times as long as those within steps.
+/// Gaps between steps are at least this many times as long as gaps within steps.
 const CLEAR: f64 = 3.0;
 
 /// When a step was.
@@ -12,7 +12,7 @@ pub(super) struct StepWindow {
     pub(super) step: u64,
     /// From the first process's beginning to the last one's end.
     pub(super) whole: Interval,
-    /// Of each process that has marked it; of none if the steps are guessed, which are the same for all.
+    /// For each process that has marked it; empty if the steps are guessed, because they are the same for all.
     marked: BTreeMap<u32, Interval>,
 }
 
@@ -52,7 +52,7 @@ fn marked(ranks: &[(&u32, &ReadProcess)], all: Interval) -> Vec<StepWindow> {
         }
         for (index, mark) in rank.steps.iter().enumerate() {
             let end = rank.steps.get(index + 1).map_or(all.end, |next| next.at);
-            // The last mark may be the program's end.
+            // The last mark might be the program's end.
             if end <= mark.at {
                 continue;
             }
@@ -78,7 +78,7 @@ fn gaps(rank: &ReadProcess) -> Vec<Interval> {
 fn boundaries(gaps: &[Interval]) -> Vec<i64> {
     let mut lengths: Vec<i64> = gaps.iter().map(|gap| (gap.end - gap.start).max(1)).collect();
     lengths.sort_unstable();
-    // A few long gaps may be where the program loaded something.
+    // A few long gaps might be where the program loaded something.
     let most = lengths.len().saturating_sub((lengths.len() / 100).max(1));
     let jump = (1..most).map(|index| (lengths[index] as f64 / lengths[index - 1] as f64, lengths[index]));
     let jump = jump.max_by(|one, other| one.0.total_cmp(&other.0)).filter(|(ratio, _)| *ratio >= CLEAR);

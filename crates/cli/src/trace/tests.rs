@@ -1,4 +1,4 @@
-//! Timelines of made-up jobs, and those that other parts write.
+//! Timelines of made-up jobs, and timelines that other parts write.
 
 use crate::{Command, chrome, failure::Failure};
 use clap::Parser;
@@ -65,7 +65,7 @@ fn is_right(path: impl AsRef<Path>) {
 const ROW: TraceRow = TraceRow { process: 0, thread: 0 };
 const MS: u64 = 1_000_000;
 
-/// A process of a made-up job, whose clock is so many nanoseconds ahead of rank 0's.
+/// A process of a made-up job, whose clock is this many nanoseconds ahead of rank 0's.
 struct MadeUp {
     trace: TraceWriter<String>,
     number: u32,
@@ -159,7 +159,7 @@ impl MadeUp {
     }
 }
 
-/// Three ranks, of which rank 1 is 40 ms late in each of four operations, on clocks that are seconds apart.
+/// Three ranks; rank 1 is 40 ms late in each of four operations, on clocks that are seconds apart.
 fn job(folder: &Folder) {
     let mut ranks: Vec<MadeUp> = [0, 7_000_000_000, 3_000_000_000]
         .iter()

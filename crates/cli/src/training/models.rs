@@ -4,7 +4,7 @@ use super::profile::{self, MOST_BYTES, Profile};
 use crate::failure::Failure;
 use herringbone::{nearest_name, read_user_file};
 
-/// A published model, and how fast a worker trains it unless options say otherwise.
+/// A published model, and how fast a worker trains it by default.
 pub(crate) struct KnownModel {
     pub(crate) name: &'static str,
     text: &'static str,
@@ -16,14 +16,14 @@ pub(crate) struct KnownModel {
 /// How fast a worker is by default, and who says so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Speed {
-    /// So many images per second: one P100, synthetic data, in TensorFlow's benchmarks of May 2017 (the DGX-1's table).
+    /// Images per second: one P100, synthetic data, in TensorFlow's benchmarks of May 2017 (the DGX-1's table).
     Images(f64),
-    /// So many multiply-adds per second, which nobody has measured.
+    /// Multiply-adds per second, which nobody has measured.
     Assumed(f64),
 }
 
 impl Speed {
-    /// Multiply-adds per second, if a forward pass of a sample has so many; a backward pass has twice as many.
+    /// Multiply-adds per second, from the multiply-adds of a sample's forward pass; a backward pass has twice as many.
     pub(crate) fn rate(self, multiply_adds: u64) -> f64 {
         match self {
             Self::Images(each_second) => 3.0 * multiply_adds as f64 * each_second,
@@ -42,7 +42,7 @@ impl Speed {
     }
 }
 
-/// Of 125 TFLOP/s, which are 62.5e12 multiply-adds per second.
+/// 40 % of 125 TFLOP/s, which are 62.5e12 multiply-adds per second.
 const ASSUMED: Speed = Speed::Assumed(25e12);
 
 /// A profile that comes with the command.

@@ -206,7 +206,7 @@ impl SimulateTrainingOptions {
             let usual = || std::iter::successors(Some(1), |one| Some(2 * one)).take(7).collect();
             return Ok((said.unwrap_or_else(usual), wiring));
         };
-        // Ports without links are those of hosts.
+        // Ports without links belong to hosts.
         let each = if wiring.links.is_none() { self.machines.per_host } else { 1 };
         let workers = said.unwrap_or_else(|| vec![(size as u32).saturating_mul(each)]);
         let [one] = workers[..] else {

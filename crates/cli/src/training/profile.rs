@@ -5,7 +5,7 @@ use herringbone::core::training::ComputingCores;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// A profile's file has so many bytes at the most.
+/// A profile's file has at most this many bytes.
 pub(crate) const MOST_BYTES: u64 = 16 << 20;
 const MOST_PARAMETERS: usize = 100_000;
 const MOST_CHARACTERS: usize = 1000;
@@ -71,15 +71,15 @@ pub(crate) struct MeasuredStep {
     pub(crate) backward: f64,
     /// The optimizer, and the rest.
     pub(crate) after: f64,
-    /// The cores of its computer, and the threads of one rank that computed on them; `None` if gradients were summed in these steps, so that
-    /// its seconds have what sums take of cores.
+    /// The cores of its computer, and the threads of one rank that computed on them; `None` if gradients were summed in these steps. Then
+    /// the seconds include the cores' time for sums.
     pub(crate) alone_on: Option<ComputingCores>,
 }
 
 /// A module that owns parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layer {
-    /// Of one forward pass of one sample; 0 where seconds were measured.
+    /// For one forward pass of one sample; 0 if seconds were measured.
     pub(crate) multiply_adds: u64,
     pub(crate) parameters: Vec<ModelParameter>,
 }

@@ -101,7 +101,7 @@ impl TrainingReport<'_> {
             "algorithm,codec,workers,reducers,steps_per_second,step_s,communication_s,exposed_s,efficiency,has_prices\n",
         );
         for row in &self.simulated.rows {
-            // Names of algorithms, and of codecs, may have commas.
+            // Names of algorithms, and of codecs, can have commas.
             let _written = writeln!(
                 text,
                 "\"{}\",\"{}\",{},{},{:.6},{:.9},{:.9},{:.9},{:.6},{}",

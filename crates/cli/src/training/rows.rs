@@ -2,7 +2,7 @@
 
 use herringbone::core::{codec::Codec, simulate::Picoseconds};
 
-/// What a step takes by one way, among so many workers.
+/// The time of a step by one way, with this many workers.
 #[derive(Clone, Debug)]
 pub(super) struct StepRow {
     /// The way's name.
@@ -12,7 +12,7 @@ pub(super) struct StepRow {
     pub(super) codec: Codec,
     pub(super) workers: u32,
     pub(super) reducers: u32,
-    /// The sums one after the other, without anything beside them.
+    /// The sums one after the other, with nothing else running.
     pub(super) communication: Picoseconds,
     pub(super) exposed: Picoseconds,
     pub(super) step: Picoseconds,

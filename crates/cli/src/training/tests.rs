@@ -45,7 +45,7 @@ fn one_worker_sums_nothing_and_a_faster_one_has_more_to_wait_for() {
     assert!(number(&steps(&fast)[0], "efficiency") < 0.5 * number(&rows[1], "efficiency"));
 }
 
-/// The profile's own buckets are those that the rule makes of its moments.
+/// The profile's own buckets equal the rule's buckets for its moments.
 #[test]
 fn buckets_of_a_measured_profile_are_those_of_torchs_rule() {
     let buckets =
@@ -72,7 +72,7 @@ fn a_step_is_what_it_is_by_hand() {
     assert!((number(row, "step_s") - (0.0185 + number(row, "exposed_s"))).abs() < 1e-9, "{row}");
 }
 
-/// The measured profile without sums: one worker on the two cores of its host, or four on those of one computer that plays all hosts.
+/// The measured profile without sums: one worker on the two cores of its host, or four on the cores of one computer that plays all hosts.
 #[test]
 fn without_idle_cores_all_sums_are_exposed() {
     let folder = std::env::temp_dir();
@@ -172,7 +172,7 @@ fn options_that_do_nothing_are_refused() {
     }
 }
 
-/// What a job chooses differs between small buckets and large ones, and its costs are those of the algorithms that it names.
+/// What a job chooses differs between small buckets and large ones, and its costs equal the costs of the algorithms that it names.
 #[test]
 fn the_choice_of_a_job_is_that_of_explain_for_each_bucket() {
     let args = |ways| ["--model", "resnet50", "--workers", "8", "--gbps", "1", "--algorithm", ways];

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 pub(crate) const PARAMETER_SERVER: &str = "parameter_server";
 /// What a job's own choice is called.
 pub(super) const CHOSEN: &str = "chosen";
-/// Those that `all` means: each family once.
+/// The algorithms of `all`: each family once.
 pub(crate) const USUAL: [&str; 8] =
     [CHOSEN, "ring", "tree", "double_tree", "reduction_server", "sharded", "star", PARAMETER_SERVER];
 
@@ -77,7 +77,7 @@ impl SumWay {
         self.algorithm.as_ref().is_none_or(Algorithm::needs_reducers)
     }
 
-    /// How many reducers it has: as many as workers unless said, and those that a job has if it chooses.
+    /// The number of reducers: by default as many as workers, and the job's reducers if the job chooses.
     fn reducers(&self, said: Option<u32>, workers: u32) -> u32 {
         match self.algorithm {
             None => said.unwrap_or(0),
@@ -117,7 +117,7 @@ pub(crate) struct WorkerMachines {
     pub(crate) constants: Calibration,
     pub(crate) wiring: Wiring,
     pub(crate) per_host: u32,
-    /// As many as workers unless said.
+    /// By default as many as workers.
     pub(crate) reducers: Option<u32>,
     pub(crate) sizing: fn(&[u32]) -> Result<Sizing, Failure>,
     /// Simulations go through no more messages; sums of more have prices.
@@ -143,11 +143,11 @@ impl WorkerMachines {
 struct Known {
     algorithm: String,
     time: Picoseconds,
-    /// Of the busiest thread or port.
+    /// For the busiest thread or port.
     busy: Picoseconds,
-    /// Of the busiest port or link.
+    /// For the busiest port or link.
     port: Picoseconds,
-    /// Of all threads of one computer together, that of the workers that have most.
+    /// For all threads of one computer together: the computer with most work.
     cores: Picoseconds,
     /// It was counted, and not simulated.
     is_price: bool,
@@ -184,7 +184,7 @@ impl<'a> SumCosts<'a> {
         self.found.len()
     }
 
-    /// What these buckets cost by `way` among so many workers.
+    /// The cost of these buckets by `way` with this many workers.
     ///
     /// # Errors
     /// Why it has no time; or, as a failure, a setting that cannot be used.
@@ -233,7 +233,7 @@ impl<'a> SumCosts<'a> {
     }
 }
 
-/// All-reduces of one way among so many workers.
+/// All-reduces of one way with this many workers.
 struct Asking<'a> {
     machines: &'a WorkerMachines,
     /// `None`: the one that a job would choose.
@@ -319,7 +319,7 @@ impl Asking<'_> {
 }
 
 impl Known {
-    /// Among workers on these hosts; with `shared_cores` all of them, and all reducers, are on one computer that has so many.
+    /// Among workers on these hosts; with `shared_cores` all of them, and all reducers, are on one computer with this many cores.
     fn of(simulated: &Prediction, hosts: &[u32], shared_cores: u32) -> Self {
         let is_thread = |place: &Resource| matches!(place, Resource::Thread(_));
         let ports = simulated.used.iter().filter(|used| !is_thread(&used.place)).map(|used| used.busy);
@@ -347,7 +347,7 @@ impl Known {
 }
 
 /// What a sum takes if all of it is pushed before any is pulled. An all-reduce's segments follow each other, so that one is pushed while
-/// another is pulled: it takes `time`, for `busy` of which the busiest place is busy, and the busiest port or link for `port`. Where
+/// another is pulled: it takes `time`. For `busy` of it the busiest place is busy, and for `port` the busiest port or link. Where
 /// all is pushed before any is pulled, that port carries its bytes twice, one way after the other.
 pub(crate) fn pushed_first(time: Picoseconds, busy: Picoseconds, port: Picoseconds) -> Picoseconds {
     time.saturating_sub(busy).saturating_add(busy.max(port.saturating_mul(2)))
@@ -410,7 +410,7 @@ mod tests {
             let Known { busy, cores, .. } = Known::of(found, hosts, shared);
             (busy, cores)
         };
-        // One rank stands for three, two of which are on a host.
+        // One rank stands for three; two are on one host.
         found.by_symmetry = true;
         assert_eq!(cores(&found, &[0, 0, 1], 0), (80, 20));
         assert_eq!(cores(&found, &[0, 0, 1], 2), (80, 30));

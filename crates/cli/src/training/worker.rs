@@ -141,7 +141,7 @@ fn kind(dtype: &str) -> u32 {
     DTYPES.iter().position(|(name, _)| *name == dtype).unwrap_or(0) as u32
 }
 
-/// What gradients of such a number are summed as. Of types that are not summed as such only the length counts.
+/// What gradients of such a number are summed as. For types that are not summed as such only the length matters.
 pub(crate) fn summed_as(kind: u32) -> DType {
     match DTYPES[kind as usize].0 {
         "float16" => DType::F16,

@@ -14,7 +14,7 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Whether somebody who asked for all may have expected it: "all" does not mean collectives that an algorithm never
+    /// Whether somebody who asked for all might have expected it: "all" does not mean collectives that an algorithm never
     /// has.
     pub(super) fn is_news(&self, rows: &[Row]) -> bool {
         let has_others = || {

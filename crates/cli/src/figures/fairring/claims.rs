@@ -117,13 +117,13 @@ fn words(gain: f64) -> String {
     if gain >= 0.0 { format!("{percent:.1} % faster") } else { format!("{:.1} % slower", -percent) }
 }
 
-/// Those of these numbers of GPUs that a curve has, with how much faster Fairring is there.
+/// The points of a curve at these numbers of GPUs, with Fairring's gain.
 fn gains(points: &[FairringPoint], gpus: &[u32]) -> Vec<GainAt> {
     let found = points.iter().filter(|point| gpus.contains(&point.at));
     found.map(|point| GainAt { gpus: point.at, gain: point.time.gain() }).collect()
 }
 
-/// By how much Fairring is faster on so many GPUs.
+/// By how much Fairring is faster on this many GPUs.
 struct GainAt {
     gpus: u32,
     gain: f64,

@@ -7,7 +7,7 @@ use crate::{
     training::{self, TrainedStep, WorkerChoice},
 };
 
-/// The GPUs whose speed with NCCL is an efficiency of 1, and of which machines have a divisor.
+/// The GPUs whose speed with NCCL is an efficiency of 1. The GPUs of a machine divide it.
 pub(super) const FEWEST: u32 = 8;
 
 /// Fairring's staging buffers.

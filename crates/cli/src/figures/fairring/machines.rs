@@ -36,7 +36,7 @@ pub(super) enum Library {
     Fairring,
 }
 
-/// The machines, where a message between two of them costs so much at either end.
+/// The machines with this cost of a message between two of them at either end.
 pub(super) fn machines(inputs: &FairringInputs, message: Picoseconds) -> WorkerMachines {
     let rate = |gigabytes: f64| (gigabytes * 1e9) as u64;
     // Cards move the bytes of messages themselves.
@@ -77,12 +77,12 @@ pub(super) struct FairringSums<'a> {
 }
 
 impl<'a> FairringSums<'a> {
-    /// Of gradients of type `kind`.
+    /// For gradients of type `kind`.
     pub(super) fn new(machines: &'a WorkerMachines, kind: u32) -> Self {
         Self { gpus: machines.per_host, kind, costs: SumCosts::new(machines) }
     }
 
-    /// What the sum of so many bytes costs on so many machines.
+    /// The cost of a sum with this many bytes and machines.
     ///
     /// # Errors
     /// If a schedule has no form for as many GPUs, or too many messages.
@@ -120,7 +120,7 @@ impl<'a> FairringSums<'a> {
         Ok(found.buckets[0])
     }
 
-    /// A step whose buckets are summed by `library` on so many machines.
+    /// A step whose buckets are summed by `library` on this many machines.
     ///
     /// # Errors
     /// As [`cost`](Self::cost).
@@ -141,7 +141,7 @@ impl<'a> FairringSums<'a> {
         Ok(timeline(step, &buckets, in_flight, |_| costs.next().unwrap_or_default()))
     }
 
-    /// How long `count` buckets of so many bytes take that are called at once.
+    /// How long `count` buckets of this many bytes take if they are called at once.
     ///
     /// # Errors
     /// As [`cost`](Self::cost).

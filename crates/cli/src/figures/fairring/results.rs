@@ -12,7 +12,7 @@ use herringbone::core::simulate::{Picoseconds, SECOND};
 pub(super) const EFFICIENCY: f64 = 0.68;
 /// Picoseconds of the tenths of a microsecond in which it is found.
 const TENTH: Picoseconds = SECOND / 10_000_000;
-/// The most that it may be, in tenths.
+/// The most that it can be, in tenths.
 const MOST_TENTHS: u64 = 5_000;
 /// The GPUs of the baseline.
 const BASELINE: u32 = 16;
@@ -24,10 +24,10 @@ pub(super) const MIB: [u32; 9] = [1, 2, 3, 4, 6, 12, 25, 50, 100];
 pub(super) const IN_FLIGHT: [u32; 6] = [1, 2, 3, 4, 8, 16];
 /// Slices in flight where memory is no limit.
 const ENDLESS: u32 = 1024;
-/// From so many machines on, buckets grow with them in the last microbenchmark.
+/// The machines from which buckets grow with them in the last microbenchmark.
 const GROWING: u32 = 8;
 
-/// Of both libraries.
+/// For both libraries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Both<T> {
     pub(super) nccl: T,
@@ -108,7 +108,7 @@ impl FairringResults {
         Ok(Self { message, is_fitted, steps, sizes, in_flight, scaling, grown })
     }
 
-    /// The words/s of a GPU among so many, as a fraction of NCCL's among the fewest.
+    /// The words/s of a GPU with this many GPUs, as a fraction of NCCL's with the fewest.
     pub(super) fn efficiency(&self, gpus: u32) -> Both<f64> {
         let base = at(&self.steps, FEWEST).time.nccl as f64;
         let Both { nccl, fairring } = at(&self.steps, gpus).time;

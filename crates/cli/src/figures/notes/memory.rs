@@ -12,7 +12,7 @@ use herringbone::core::{
 };
 use std::collections::BTreeSet;
 
-/// The all-reduces: as many, of such buffers, among so many ranks.
+/// The all-reduces: their number, buffers and ranks.
 const OPERATIONS: u32 = 32;
 const BYTES: u64 = 256 << 10;
 const RANKS: u32 = 8;

@@ -66,7 +66,7 @@ impl Wires {
         Ok(Self { links: LinkMatrix::of(&topology)?, switches: Switches::of(&topology) })
     }
 
-    /// NCCL's ring: from each GPU to the next a link as fast as so many NVLinks. One ring leads through all GPUs over pairs with two, as
+    /// NCCL's ring: from each GPU to the next a link as fast as this many NVLinks. One ring leads through all GPUs over pairs with two, as
     /// 0, 3, 2, 1, 5, 6, 7, 4; its places are the ranks here.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Wires {
         Ok(Self { links: LinkMatrix::of(&topology)?, switches: None })
     }
 
-    /// The machine, where each message costs its sender so much.
+    /// The machine with this cost of a message for its sender.
     pub(super) fn rig(&self, message: Picoseconds) -> Rig {
         let costs = Costs {
             send: Overhead { each: message, rate: 0 },

@@ -19,11 +19,11 @@ use herringbone::core::{
 pub(super) const FITTED_TO: f64 = 1.33;
 /// The picoseconds in whose multiples it is found.
 const TICK: Picoseconds = SECOND / 100_000_000;
-/// The most that it may be, in ticks: 0.1 ms.
+/// The most that it can be, in ticks: 0.1 ms.
 const MOST_TICKS: u64 = 10_000;
 /// Push-pulls before a wait.
 pub(super) const CALLS: u32 = 150;
-/// A key that is small in the proposal has at most so many elements.
+/// A key that is small in the proposal has at most this many elements.
 const MEDIUM: u64 = 2_000_000;
 /// A key that is large in the proposal has more.
 const LARGE: u64 = 10_000_000;

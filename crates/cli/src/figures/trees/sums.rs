@@ -67,7 +67,7 @@ impl PushPullWay {
 /// What sums the keys of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyStore {
-    /// The proposal's: one tree for keys of up to so many elements, many for larger ones.
+    /// The proposal's: one tree for keys of up to this many elements, many for larger ones.
     Trees {
         /// The elements.
         bound: u64,
@@ -79,7 +79,7 @@ pub(super) enum KeyStore {
 }
 
 impl KeyStore {
-    /// What it sums a key of so many elements by.
+    /// The way to sum a key of this many elements.
     fn way(self, elements: u64) -> PushPullWay {
         match self {
             Self::Trees { bound } if elements > bound => PushPullWay::ManyTrees,
@@ -108,7 +108,7 @@ pub(super) struct TreesSums {
 }
 
 impl TreesSums {
-    /// Where a message costs its sender so much.
+    /// With this cost of a message for its sender.
     ///
     /// # Errors
     /// If there are no trees.
@@ -133,7 +133,7 @@ impl TreesSums {
         self.ways[&way].verified.cost().rounds
     }
 
-    /// What a push and a pull of so many bytes cost.
+    /// The cost of a push and a pull of this many bytes.
     ///
     /// # Errors
     /// If they have no time.
@@ -167,7 +167,7 @@ impl TreesSums {
         Ok(timeline(step, keys, store.in_flight(), |_| costs.next().unwrap_or_default()))
     }
 
-    /// How long so many equal keys take that are pushed and pulled at once.
+    /// How long this many equal keys take if they are pushed and pulled at once.
     ///
     /// # Errors
     /// As [`cost`](Self::cost).
@@ -183,8 +183,8 @@ impl TreesSums {
     }
 }
 
-/// All of a key is pushed before any of it is pulled; a ring does both by its nature. Of several keys one is pushed while another is
-/// pulled, so what they share is busy one way at a time.
+/// All of a key is pushed before any of it is pulled; a ring does both by its nature. With several keys one is pushed while another is
+/// pulled, so shared links are busy one way at a time.
 fn cost(way: PushPullWay, predicted: &Prediction, rig: &Rig) -> BucketCost {
     let is_thread = |place: &Resource| matches!(place, Resource::Thread(_));
     let total = predicted.total();

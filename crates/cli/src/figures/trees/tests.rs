@@ -30,7 +30,7 @@ fn the_constant_brings_resnet_to_its_number_and_one_that_cannot_says_so() {
     let [only] = fitted[..] else { panic!("{fitted:?}") };
     assert!(only.said.contains("ResNet-50") && only.ours.value == Some(FITTED_TO), "{only:?}");
     assert!(figure.claims.iter().filter(|claim| claim.said.starts_with("Table 1")).count() == 8);
-    // Sums are hidden in so long a step.
+    // A step of this length hides sums.
     let unreached = trees(&["--trees-batch", "4096"]).fitted.unwrap();
     assert!(unreached.to.contains("the nearest to 1.33 at any cost"), "{}", unreached.to);
 }

@@ -72,7 +72,7 @@ impl VertexInputs {
         if self.vertex_gpus == 1 { "reduction_server" } else { "hierarchical(sharded,reduction_server)" }
     }
 
-    /// Machines whose hosts have ports of so many Gbit/s; nothing else but reducers' ports and the way between hosts costs time.
+    /// Machines whose hosts have ports of this rate in Gbit/s. Besides these, only reducers' ports and the latency between hosts cost time.
     pub(super) fn machines(&self, host_gbps: f64) -> Calibration {
         let reducer_port = ((self.vertex_reducer_gbps * GBPS).round() as u64).max(1);
         Calibration { reducer_port, latency: LATENCY, ..ports_alone(host_gbps * GBPS) }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Bytes of the all-reduce by which reducers are counted: a bucket.
 const BUCKET: u64 = 25 << 20;
-/// There are enough reducers if neither those of the rule nor twice as many would be faster by more than this factor.
+/// Reducers are enough if neither the rule's number nor twice as many would be faster by more than this factor.
 const ENOUGH: f64 = 1.02;
 /// The most reducers that are tried.
 const MOST: u32 = 256;

@@ -8,7 +8,7 @@ const FLIGHT = 700, PAUSE = 900, SVG = "http://www.w3.org/2000/svg";
 let at = 0, playing = null, flight = null;
 
 const text = (term, chunk) => data.terms[term].text.replaceAll("#", chunk);
-// A line may end before a +, but not within innermost brackets.
+// A line can end before a +, but not within innermost brackets.
 const pieces = (words) => {
   const cut = words.includes("(") ? /(?=\+\()|(?<=\))(?=\+)/ : /(?=\+)/;
   return words.split(cut).flatMap((piece) => [document.createElement("wbr"), piece]);

@@ -19,7 +19,7 @@ fn link(to: u32, sent: u64, received: u64) -> LinkStatus {
     LinkStatus { to: id(to), way: Way::Tcp, sent, received }
 }
 
-/// Who has called so many operations, and waits for these in the last.
+/// A rank that has called this many operations and waits for these in the last.
 fn job_status(next: u64, waits: &[u32], links: Vec<LinkStatus>) -> JobStatus {
     let (name, over) = ("world".to_owned(), next.checked_sub(2));
     let group = GroupStatus { group: 0, name, ranks: 3, generation: 0, next: Some(next), over, lost: None };
