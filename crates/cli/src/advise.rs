@@ -302,8 +302,8 @@ mod tests {
     fn the_article_gets_its_25_reducers() {
         let text = advised(&["--price-worker", "30", "--price-reducer", "0.6"]);
         assert!(text.contains("fastest: 25 reducers"), "{text}");
-        assert!(text.contains("from 25 on more do not help"), "{text}");
-        assert!(text.contains("break-even: up to "), "{text}");
+        assert!(text.contains("above 25 more do not help"), "{text}");
+        assert!(text.contains("break-even: with up to "), "{text}");
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!((&job(&[])["job"]["workers"], &job(&[])["job"]["bytes"]), (&json!(2), &json!(3.5e6)));
         let own = job(&["--workers", "8", "--bytes", "1000", "--step-ms", "5", "--overlap", "0.5"]);
         assert_eq!(own["job"], json!({"workers": 8, "bytes": 1000.0, "computing_s": 0.005, "overlap": 0.5}));
-        assert!(from(JOB, &[]).unwrap().starts_with("# 2 workers, 3 calls and 3.50 MB in a step"));
+        assert!(from(JOB, &[]).unwrap().starts_with("# 2 workers, 3 calls and 3.50 MB per step"));
     }
 
     #[test]
@@ -364,8 +364,8 @@ mod tests {
         let failure = from(path.to_str().unwrap(), &[]).unwrap_err().to_string();
         let whole = from(path.to_str().unwrap(), &["--step-ms", "3"]);
         std::fs::remove_file(&path).unwrap();
-        assert!(failure.contains("does not say what --step-ms would"), "{failure}");
-        assert!(whole.unwrap().starts_with("# 4 workers, 4096 bytes"));
+        assert!(failure.contains("lacks the value of --step-ms"), "{failure}");
+        assert!(whole.unwrap().starts_with("# 4 workers, 4.00 KiB"));
         let failure = from("/nowhere/stats.json", &[]).unwrap_err().to_string();
         assert!(failure.contains("/nowhere/stats.json: cannot be read"), "{failure}");
     }

@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(simulated["messages"].as_u64().unwrap() % 16384, 0);
         assert_eq!(simulated["each_rank_s"].as_array().unwrap().len(), 16384);
         let failure = simulated_with(&[&args[..], &["--slow", "3:2"]].concat()).unwrap_err().to_string();
-        assert!(failure.contains("the limit is 2000000") && failure.contains("alike"), "{failure}");
+        assert!(failure.contains("the limit is 2000000") && failure.contains("identical"), "{failure}");
         let failure = refusal(&["--algorithm", "radix(2,4;4,2)", "--ranks", "16384"]);
         assert!(failure.contains("too large to prove") && failure.contains("radix(128,128)"), "{failure}");
     }
@@ -248,7 +248,7 @@ mod tests {
             ),
             (
                 &["--collective", "all_to_all", "--parts", "4,4;4"],
-                "row 2 of --parts has 1 part, and there are 2 ranks",
+                "row 2 of --parts has 1 part, but there are 2 ranks",
             ),
             (
                 &["--collective", "gather(0)", "--parts", "4;4"],
@@ -279,15 +279,15 @@ mod tests {
         for collective in ["all_gather", "gather(0)", "gather(7)", "scatter(0)", "all_to_all"] {
             let few = ["--collective", collective, "--topology", topology, "--parts", "4,4"];
             let failure = refusal(&few);
-            assert!(failure.contains("the topology has 8 ranks, and --parts has 2"), "{failure}");
+            assert!(failure.contains("the topology has 8 ranks, but --parts has 2"), "{failure}");
         }
         for (args, said) in [
             (&["--collective", "all_gather", "--topology", topology, "--parts", &nine][..], "--parts has 9"),
             (
                 &["--topology", topology, "--schedule", listed],
-                "the schedule has 4 ranks, and the topology has 8",
+                "the schedule has 4 ranks, but the topology has 8",
             ),
-            (&["--topology", topology, "--ranks", "4"], "--ranks is 4 ranks, and the topology has 8"),
+            (&["--topology", topology, "--ranks", "4"], "--ranks gives 4 ranks, but the topology has 8"),
             (&["--collective", "gather(0)", "--parts", "4,4", "--ranks", "3"], "--parts has 2"),
         ] {
             let failure = refusal(args);
@@ -302,13 +302,13 @@ mod tests {
         for (args, said) in [
             (
                 &["--collective", "gather(0)", "--parts", &many][..],
-                "--parts has 4097 ranks, and 4096 are the most",
+                "--parts has 4097 ranks, but at most 4096 are allowed",
             ),
-            (&["--collective", "all_gather", "--parts", "16777216G,4"], "64 TiB are the most"),
-            (&["--collective", "gather(0)", "--parts", "32T,32T,4"], "64 TiB are the most"),
+            (&["--collective", "all_gather", "--parts", "16777216G,4"], "at most 64 TiB are allowed"),
+            (&["--collective", "gather(0)", "--parts", "32T,32T,4"], "at most 64 TiB are allowed"),
             (
                 &["--collective", "all_to_all", "--parts", "0,1E;1E,18446744073709551612"],
-                "64 TiB are the most",
+                "at most 64 TiB are allowed",
             ),
             (&["--collective", "gather(9)", "--parts", "4,4"], "9"),
         ] {
@@ -416,11 +416,11 @@ mod tests {
     fn sizes_are_bounded_or_estimated() {
         let large = ["--algorithm", "ring", "--ranks", "4", "--bytes", "1T"];
         let report = simulated_with(&large).unwrap();
-        assert!(report.contains("estimate: there are more than 2000000 messages"), "{report}");
+        assert!(report.contains("estimate: more than 2000000 messages"), "{report}");
         assert_eq!(object_of(&large)["is_estimate"], true);
         assert_eq!(object_of(&["--algorithm", "ring", "--ranks", "4"])["is_estimate"], false);
         for (args, said) in [
-            (&["--bytes", "65T"][..], "64 TiB are the most"),
+            (&["--bytes", "65T"][..], "at most 64 TiB are allowed"),
             (&["--bytes", "1T", "--svg", "x.svg"], "messages would have to be shown one by one"),
             (
                 &["--algorithm", "radix", "--ranks", "1024", "--bytes", "1T", "--slow", "3:2"],
@@ -437,7 +437,7 @@ mod tests {
         for (args, said) in [
             (&["--algorithm", "reduction_server"][..], "needs reducers: pass their number with --reducers"),
             (&["--algorithm", "ring", "--reducers", "2"], "--reducers has no effect on ring"),
-            (&["--algorithm", "radix", "--slow", "9:2"], "--slow names 9, and there are 4 members"),
+            (&["--algorithm", "radix", "--slow", "9:2"], "--slow has member 9, but there are 4 members"),
             (&["--algorithm", "ring", "--topology", DGX1], "rank 3 sends to rank 4, and there is no link"),
             (&["--gbps", "1e-9", "--bytes", "1G"], "more than 200 days"),
             (&["--schedule", "/nowhere/schedule"], "cannot read /nowhere/schedule"),

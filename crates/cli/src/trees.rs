@@ -295,10 +295,10 @@ mod tests {
         let parsed = |text: &str| text.parse::<Roots>().map(|Roots(roots)| roots);
         assert_eq!(parsed("3,0..2"), Ok(vec![3, 0, 1, 2]));
         for (text, said) in [
-            ("0,0", "root 0 is there twice"),
-            ("-1", "`-1` is no rank"),
+            ("0,0", "root 0 is listed twice"),
+            ("-1", "`-1` is not a rank"),
             ("3..1", "write 1..3"),
-            ("0..99999999999", "there is no rank 99999999999"),
+            ("0..99999999999", "rank 99999999999 is too large"),
             ("", "`` is no rank"),
         ] {
             assert!(parsed(text).unwrap_err().contains(said), "{text}");

@@ -98,7 +98,7 @@ mod tests {
     fn a_key_that_is_there_twice_is_refused_wherever_it_is() {
         for text in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"c": 0, "a": 1, "\u0061": 2}}]"#] {
             let failure = parse(text).unwrap_err().to_string();
-            assert!(failure.starts_with("an object has \"a\" twice; keep one of them"), "{failure}");
+            assert!(failure.starts_with("an object has the key \"a\" twice; keep one of them"), "{failure}");
         }
     }
 }

@@ -348,7 +348,7 @@ mod tests {
         let (outcome, text) = verified(&[&args[..], &["sites(radix,radix,3x2)"]].concat()).unwrap();
         assert_eq!((outcome, text.contains("1 of 1 schedules")), (Outcome::Passed, true), "{text}");
         let failure = verified(&[&args[..], &["radix"]].concat()).unwrap_err();
-        assert!(failure.to_string().contains("radix names none"), "{failure}");
+        assert!(failure.to_string().contains("but radix has none"), "{failure}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn negative_numbers_are_answered_with_what_may_be() {
         ("bench --local -1", "write a whole number from 1 to 1024"),
         ("launch -n -2 -- true", "from 1 to 1024, like 4"),
         ("verify --ranks -3", "is not a number above 0"),
-        ("bench --local 2 --sizes -4", "is no size"),
+        ("bench --local 2 --sizes -4", "is not a size"),
         ("bench --local 2 --seconds -0.5", "-0.5"),
     ] {
         let (code, _, stderr) = run(line);
@@ -251,7 +251,7 @@ fn what_times_and_prices_need_is_said() {
     for (line, says) in [
         ("roofline --ranks -3", "write a whole number from 1 to 16384"),
         ("roofline --trace /nowhere/trace.json", "/nowhere/trace.json: cannot be read"),
-        ("simulate --bytes 1E", "64 TiB are the most"),
+        ("simulate --bytes 1E", "at most 64 TiB are allowed"),
         ("simulate --collective gather(0) --parts -1,0", "\"-1\" is no number of bytes"),
         ("simulate --collective gather(0) --parts 18446744073709551616,0", "too many bytes to count"),
         ("simulate --bytes -5M", "\"-5M\" is no number of bytes"),

@@ -341,7 +341,7 @@ fn what_cannot_be_started_is_refused_with_a_hint() {
             "command `no-such-command` is not in any folder of PATH",
         ),
         (&["-n", "2", "./no-such-file"], "file `./no-such-file` does not exist"),
-        (&["-n", "2", &format!("{here}/Cargo.toml")], "a file that may be executed"),
+        (&["-n", "2", &format!("{here}/Cargo.toml")], "an executable file"),
         (&["-n", "2", "--max-attempts", "0", "--", "true"], "write a whole number from 1 to 4294967295"),
         (&["-n", "2", "--replace", "nccl", "--", "true"], "[possible values: gloo]"),
     ];

@@ -274,13 +274,13 @@ mod tests {
         odd[3]["dtype"] = json!("f33");
         for (text, said) in [
             (String::new(), "is empty"),
-            ("{".into(), "is no JSON"),
+            ("{".into(), "is not valid JSON"),
             ("{\"x\": 1}".into(), "field `recent` is missing"),
             (json!({"recent": steps(4)}).to_string(), "field `size` is missing"),
             (json!({"size": 0, "recent": steps(4)}).to_string(), "field `size` is 0, not a number above 0"),
-            (json!({"size": 2, "recent": 3}).to_string(), "field `recent` is no list"),
+            (json!({"size": 2, "recent": 3}).to_string(), "field `recent` is not a list"),
             (json!({"size": 2, "recent": odd}).to_string(), "operation 3 of recent: field `dtype`"),
-            (json!({"size": 2, "recent": steps(1)}).to_string(), "there is no step to be seen"),
+            (json!({"size": 2, "recent": steps(1)}).to_string(), "no step is visible"),
             (json!({"size": 2, "stats": {}, "recent": steps(4)}).to_string(), "field `stats.waiting_s`"),
             (json!({"members": []}).to_string(), "field `world` is missing"),
         ] {

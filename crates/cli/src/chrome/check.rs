@@ -371,7 +371,7 @@ mod tests {
     const SPANS_AND_ARROWS: [Planted; 15] = [
         (END, r#"{"ph":"B","pid":0,"tid":1,"name":"open","ts":11}"#, "`open` starts and does not end"),
         (8, r#"{"ph":"E","pid":0,"tid":1,"ts":5.5}"#, "ends 500 ns before its start"),
-        (6, r#"{"ph":"X","pid":0,"tid":1,"name":"move","ts":5,"dur":5.1}"#, "neither is in the other"),
+        (6, r#"{"ph":"X","pid":0,"tid":1,"name":"move","ts":5,"dur":5.1}"#, "neither contains the other"),
         (9, r#"{"ph":"X","pid":0,"tid":1,"name":"sum","ts":9.9,"dur":1}"#, "overlaps event 6 for 101 ns"),
         (10, r#"{"ph":"i","pid":0,"tid":1,"name":"a","ts":1,"s":"t"}"#, "has no beginning"),
         (11, r#"{"ph":"i","pid":1,"tid":0,"name":"a","ts":1,"s":"t"}"#, "has no end"),
@@ -389,12 +389,12 @@ mod tests {
         (
             10,
             r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","id":"1","ts":0.5}"#,
-            "at 500 ns is in no span",
+            "at 500 ns is outside all spans",
         ),
         (
             11,
             r#"{"ph":"f","pid":1,"tid":0,"name":"message","cat":"message","id":"1","ts":9.5,"bp":"e"}"#,
-            "is in no span",
+            "is outside all spans",
         ),
         (
             11,
@@ -407,7 +407,7 @@ mod tests {
             "of this arrow alone",
         ),
         (13, r#"{"ph":"i","pid":1,"tid":0,"name":"lost","ts":9}"#, "`s` is not a scope"),
-        (13, r#"{"ph":"i","pid":1,"tid":0,"name":"lost","ts":1e400,"s":"p"}"#, "no JSON"),
+        (13, r#"{"ph":"i","pid":1,"tid":0,"name":"lost","ts":1e400,"s":"p"}"#, "not valid JSON"),
     ];
 
     #[test]

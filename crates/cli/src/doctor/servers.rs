@@ -275,7 +275,7 @@ mod tests {
             (AskError::Closed, "closes the connection", "ss -ltnp 'sport = :7070'"),
             (AskError::Token("differ".into()), "this token", "herringbone settings TOKEN TOKEN_FILE"),
             (AskError::Release("version 3".into()), "another release: version 3", "herringbone --version"),
-            (AskError::Stranger("HTTP".into()), "is no reducer: HTTP", "ss -ltnp 'sport = :7070'"),
+            (AskError::Stranger("HTTP".into()), "is not a reducer: HTTP", "ss -ltnp 'sport = :7070'"),
         ];
         for (error, says, expected) in cases {
             let (finding, command) = judged(REDUCER, error);

@@ -175,7 +175,7 @@ fn inputs_that_bring_no_baseline_about_are_refused() {
     let args = ["figures", "nowhere", "--only", "vertex", "--vertex-reducer-gbps", "0.1"];
     let line = Line::try_parse_from(args).unwrap();
     let refused = (FIGURES[0].make)(&line.options.inputs).unwrap_err();
-    assert!(refused.to_string().contains("need 8000 reducers, and 256 are tried"), "{refused}");
+    assert!(refused.to_string().contains("need 8000 reducers, but at most 256 are tried"), "{refused}");
 }
 
 /// Runs a command line that writes into a folder of this test's own, and returns its output and the files' names.

@@ -59,8 +59,8 @@ fn what_does_not_fit_is_refused() {
     for (args, said) in [
         ("--algorithm radix --ranks 4 --per-host 2", "--per-host has no effect on radix"),
         ("--algorithm ring --ranks 4 --reducers 2", "--reducers has no effect on ring"),
-        ("--algorithm radix --ranks 4 --per-host 3 --fold-order hosts --rank 4", "--rank 4 is none of 4"),
-        ("--algorithm ring --ranks 4 --rank 4", "--rank 4 is none of 4 ranks"),
+        ("--algorithm radix --ranks 4 --per-host 3 --fold-order hosts --rank 4", "--rank 4 is not one of the 4"),
+        ("--algorithm ring --ranks 4 --rank 4", "--rank 4 is not one of the 4 ranks"),
         ("--algorithm radix --ranks 4 --fold-order sites", "needs the site of each of 4 ranks"),
         ("--algorithm sites(radix,radix,3x2) --ranks 5", "sites of 6 ranks in all need a group of as many"),
         ("--algorithm ring --ranks 4 --collective broadcast", "ring has no broadcast: use tree"),
@@ -176,7 +176,7 @@ fn what_has_no_room_is_refused_and_not_written() {
         ("--algorithm tree --ranks 17 --svg", "--svg has no room for tree: 17 ranks are more than 16"),
         (
             "--algorithm ring --ranks 16 --svg",
-            "16 ranks x 16 chunks x 30 or more rounds, and the start, are more than 2048 blocks; take fewer ranks",
+            "16 ranks x 16 chunks x 30 or more rounds, and the start, are more than 2048 blocks; use fewer ranks",
         ),
         ("--algorithm tree --ranks 65 --html", "--html has no room for tree: 65 ranks are more than 64"),
         // Before it is made: ring has no barrier, and an all_reduce of this many ranks does not fit in memory.

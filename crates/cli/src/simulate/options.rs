@@ -272,7 +272,7 @@ impl Question {
     /// The number of ranks. All sources of it have to agree.
     fn ranks(&self, listed: Option<&Schedule>, wiring: &Wiring) -> Result<u32, Failure> {
         let said = [
-            ("--ranks is", self.machines.ranks),
+            ("--ranks gives", self.machines.ranks),
             ("the schedule has", listed.map(Schedule::workers)),
             ("the topology has", wiring.links.as_ref().map(|links| links.size() as u32)),
             ("--parts has", self.call.parts.as_ref().map(PartsOption::ranks)),
@@ -287,7 +287,7 @@ impl Question {
         };
         if let Some((other, others)) = said.find(|(_, others)| *others != ranks) {
             return Err(Failure::Usage {
-                problem: format!("{first} {ranks} ranks, and {other} {others}"),
+                problem: format!("{first} {ranks} ranks, but {other} {others}"),
                 hint: "make them equal, or leave --ranks out",
             });
         }

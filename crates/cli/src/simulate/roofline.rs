@@ -315,8 +315,8 @@ mod tests {
     fn what_cannot_be_read_says_what_to_do() {
         let path = file("odd.json");
         for (text, said) in [
-            ("{}", "is no list of events: '{' where `[` is expected"),
-            ("nothing", "is no list of events"),
+            ("{}", "is not a list of events: '{' where `[` is expected"),
+            ("nothing", "is not a list of events"),
             ("[]", "neither the ports and threads of a simulation nor the finished all-reduces"),
             (r#"[{"ph":"M","name":"herringbone simulate","args":{}}]"#, "field `collective` is not a text"),
         ] {

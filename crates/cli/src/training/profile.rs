@@ -384,23 +384,23 @@ mod tests {
     #[test]
     fn what_is_no_profile_is_refused_by_its_place() {
         for (from, to, said) in [
-            ("herringbone model", "another", "no profile of a model"),
-            ("\"version\": 1", "\"version\": 2", "its version is 2, and this program reads version 1"),
+            ("herringbone model", "another", "not a profile of a model"),
+            ("\"version\": 1", "\"version\": 2", "its version is 2, but this program reads version 1"),
             ("\"seconds\"", "\"hours\"", "timing is \"hours\""),
             ("\"tail_seconds\": 0.003", "\"tail\": 0.003", "measured lacks tail_seconds"),
             ("\"backward_seconds\": 0.0105", "\"backward_seconds\": -1", "measured.backward_seconds is -1"),
             ("\"sums\": true", "\"sums\": 1", "measured.sums is 1, not true or false"),
             ("[4, 3], [2, 1]", "[4, 3], [3, 1]", "has parameter 3, which is not trainable, or has"),
-            ("[4, 3], [2, 1]", "[4, 0], [2, 1]", "names parameter 0, which is not trainable"),
-            ("[1024, 512]", "[1024, 513]", "layers[1].parameters[0].bytes is 2097152, and [1024,513]"),
-            ("\"bytes\": 4,", "\"bytes\": 4, \"size\": 1,", "layers[0].parameters[0] has size, which does"),
+            ("[4, 3], [2, 1]", "[4, 0], [2, 1]", "has parameter 0, which is not trainable"),
+            ("[1024, 512]", "[1024, 513]", "layers[1].parameters[0].bytes is 2097152, but [1024,513]"),
+            ("\"bytes\": 4,", "\"bytes\": 4, \"size\": 1,", "layers[0].parameters[0] has the unknown key size"),
             (", \"ready_seconds\": 0.0021", "", "layers[2].parameters[1] has no ready_seconds"),
             ("\"float32\", \"bytes\": 1024", "\"float31\", \"bytes\": 1024", "dtype is \"float31\"; the"),
             ("\"float32\", \"bytes\": 1024", "\"int32\", \"bytes\": 1024", "a bucket of float32 and int32"),
             ("\"name\": \"out\"", "\"name\": 7", "layers[2].name is 7, not a text"),
             ("\"Classifier\"", "\"\\u001b[2J\"", "name is \"\\u001b[2J\", which has a line break or another"),
-            ("\"warm_up\"", "\"steps\": 1, \"warm_up\"", "an object has \"steps\" twice; keep one of them"),
-            ("\n}", "\n", "this is no JSON"),
+            ("\"warm_up\"", "\"steps\": 1, \"warm_up\"", "an object has the key \"steps\" twice; keep one of them"),
+            ("\n}", "\n", "this is not valid JSON"),
         ] {
             assert!(MEASURED.contains(from), "{from}");
             let failure = parse(&MEASURED.replacen(from, to, 1)).unwrap_err();

@@ -164,7 +164,7 @@ fn options_that_do_nothing_are_refused() {
     for (args, said) in [
         (&["--model", MEASURED, "--rate", "1e12"][..], "--rate and --batch have no effect"),
         (&["--model", "vgg16", "--algorithm", "ring", "--reducers", "3"], "--reducers has no effect"),
-        (&["--model", "vgg16", "--rate", "1"], "1000000 are the most"),
+        (&["--model", "vgg16", "--rate", "1"], "at most 1000000 are allowed"),
         (&["--model", "vgg"], "did you mean vgg16?"),
     ] {
         let failure = shown(args).unwrap_err().to_string();
@@ -263,7 +263,7 @@ fn a_profile_of_more_bytes_than_can_be_counted_has_as_many_as_can() {
     let args =
         |path: &str| shown(&["--model", path, "--rate", "1e9", "--algorithm", "ring", "--workers", "1,2"]);
     let text = with_profile("big", &text, args).unwrap();
-    assert!(text.contains("17592186044416.0 MiB") && text.contains("left out: ring of 2 workers"), "{text}");
+    assert!(text.contains("17592186044416.0 MiB") && text.contains("left out: ring with 2 workers"), "{text}");
 }
 
 #[test]
