@@ -201,7 +201,9 @@ mod tests {
         }
         let mut text = Vec::new();
         let error = run(&options(&["--local", "2", "--collective", "reduce", "--root", "2"]), &[], &mut text);
-        assert!(error.unwrap_err().to_string().contains("--root 2 is not one of the 2 ranks") && text.is_empty());
+        assert!(
+            error.unwrap_err().to_string().contains("--root 2 is not one of the 2 ranks") && text.is_empty()
+        );
     }
 
     #[test]

@@ -170,7 +170,10 @@ mod tests {
 
     #[test]
     fn a_bracket_that_is_missing_is_named() {
-        assert_eq!(read_collective("reduce(2").unwrap_err(), "the closing parenthesis is missing: write reduce(2)");
+        assert_eq!(
+            read_collective("reduce(2").unwrap_err(),
+            "the closing parenthesis is missing: write reduce(2)"
+        );
         assert_eq!(read_collective("reduce(2)"), Ok(Collective::Reduce { root: 2 }));
         assert_eq!(algorithms().len(), Algorithm::all().len());
         assert_eq!(collectives().len(), 9);

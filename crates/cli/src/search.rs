@@ -311,7 +311,7 @@ mod tests {
         let [topology, output] = [&topology, &output].map(|path| path.to_str().unwrap());
         let args = ["--topology", topology, "--rounds", "4", "--output", output];
         let text = searched(&args).unwrap();
-        assert!(text.contains("list  ") && text.contains("% less") && text.contains("file="), "{text}");
+        assert!(text.contains("best  ") && text.contains("% less") && text.contains("file="), "{text}");
         let written = fs::read_to_string(output).unwrap();
         files::proved(&ScheduleFile::unread("f"), &written).unwrap();
         let object: Value =

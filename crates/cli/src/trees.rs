@@ -299,7 +299,7 @@ mod tests {
             ("-1", "`-1` is not a rank"),
             ("3..1", "write 1..3"),
             ("0..99999999999", "rank 99999999999 is too large"),
-            ("", "`` is no rank"),
+            ("", "`` is not a rank"),
         ] {
             assert!(parsed(text).unwrap_err().contains(said), "{text}");
         }

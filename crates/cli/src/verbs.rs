@@ -79,7 +79,7 @@ const MEASURE: [Verb; 4] = [
         name: "trace",
         examples: &[
             "herringbone trace merge timelines --output job.json",
-            "herringbone trace report job.json --output report.html",
+            "herringbone trace report job.json --output job.html",
         ],
         page: "timeline.md",
     },

@@ -153,7 +153,7 @@ fn a_way_that_values_leave_out_is_named_beside_them() {
     let ways = "simulate-training --model alexnet --algorithm ring --workers 2 --codec none,int8";
     let (code, stdout, stderr) = run(&format!("{ways} --csv"));
     assert_eq!((code, stdout.lines().count()), (0, 2), "{stdout}");
-    assert!(stderr.starts_with("herringbone: left out: ring int8 of 2 workers: "), "{stderr}");
+    assert!(stderr.starts_with("herringbone: left out: ring int8 with 2 workers: "), "{stderr}");
     assert_eq!(run(ways).2, "");
 }
 

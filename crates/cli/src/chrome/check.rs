@@ -86,7 +86,7 @@ pub(crate) fn check(input: impl BufRead) -> Result<TraceReview, String> {
                     checker.problem(problem);
                 }
             }
-            Err(error) => checker.problem(format!("no JSON: {error}")),
+            Err(error) => checker.problem(format!("not valid JSON: {error}")),
         }
         checker.review.events += 1;
     }

@@ -284,7 +284,7 @@ fn broken_files_are_named_and_do_not_stop_the_others() {
     fs::write(folder.file("other.json"), "{}").unwrap();
     let said = folder.merge(&[]).unwrap();
     for expected in
-        ["other.json: is no list", "rank1.json: it has no end", "rank2.json: field `ph`", "3 ranks"]
+        ["other.json: is not a list", "rank1.json: its end is missing", "rank2.json: field `ph`", "3 ranks"]
     {
         assert!(said.contains(expected), "{expected}: {said}");
     }

@@ -393,13 +393,21 @@ mod tests {
             ("[4, 3], [2, 1]", "[4, 3], [3, 1]", "has parameter 3, which is not trainable, or has"),
             ("[4, 3], [2, 1]", "[4, 0], [2, 1]", "has parameter 0, which is not trainable"),
             ("[1024, 512]", "[1024, 513]", "layers[1].parameters[0].bytes is 2097152, but [1024,513]"),
-            ("\"bytes\": 4,", "\"bytes\": 4, \"size\": 1,", "layers[0].parameters[0] has the unknown key size"),
+            (
+                "\"bytes\": 4,",
+                "\"bytes\": 4, \"size\": 1,",
+                "layers[0].parameters[0] has the unknown key size",
+            ),
             (", \"ready_seconds\": 0.0021", "", "layers[2].parameters[1] has no ready_seconds"),
             ("\"float32\", \"bytes\": 1024", "\"float31\", \"bytes\": 1024", "dtype is \"float31\"; the"),
             ("\"float32\", \"bytes\": 1024", "\"int32\", \"bytes\": 1024", "a bucket of float32 and int32"),
             ("\"name\": \"out\"", "\"name\": 7", "layers[2].name is 7, not a text"),
             ("\"Classifier\"", "\"\\u001b[2J\"", "name is \"\\u001b[2J\", which has a line break or another"),
-            ("\"warm_up\"", "\"steps\": 1, \"warm_up\"", "an object has the key \"steps\" twice; keep one of them"),
+            (
+                "\"warm_up\"",
+                "\"steps\": 1, \"warm_up\"",
+                "an object has the key \"steps\" twice; keep one of them",
+            ),
             ("\n}", "\n", "this is not valid JSON"),
         ] {
             assert!(MEASURED.contains(from), "{from}");

@@ -263,7 +263,10 @@ fn a_profile_of_more_bytes_than_can_be_counted_has_as_many_as_can() {
     let args =
         |path: &str| shown(&["--model", path, "--rate", "1e9", "--algorithm", "ring", "--workers", "1,2"]);
     let text = with_profile("big", &text, args).unwrap();
-    assert!(text.contains("17592186044416.0 MiB") && text.contains("left out: ring with 2 workers"), "{text}");
+    assert!(
+        text.contains("17592186044416.0 MiB") && text.contains("left out: ring with 2 workers"),
+        "{text}"
+    );
 }
 
 #[test]

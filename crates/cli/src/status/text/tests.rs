@@ -143,7 +143,7 @@ fn a_job_that_forms_says_who_is_missing() {
     member.id = None;
     let round = Round { job: 0, roster: None, members: vec![member], silent_for: None };
     let shown = page(&round);
-    assert!(shown.starts_with("a job of 3 ranks forms: ranks 1, 2 are missing\n"), "{shown}");
+    assert!(shown.starts_with("a job of 3 ranks is forming: ranks 1, 2 are missing\n"), "{shown}");
     assert!(shown.contains("waits for the other ranks"), "{shown}");
 }
 
