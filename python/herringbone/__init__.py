@@ -9,9 +9,9 @@ With numpy, in a program that ``herringbone launch -n 4 -- python train.py`` sta
     with herringbone.init() as group:
         group.all_reduce(array, "average")
 
-Other interfaces: ``herringbone.horovod.torch``, ``herringbone.kvstore`` (MXNet), ``herringbone.rabit``, and ``herringbone.optim``
-for training that sums less often. ``help(herringbone.Communicator)`` has all collectives, ``herringbone doctor`` checks a machine.
-Documentation: https://github.com/herringbone-rs/herringbone/blob/main/docs/README.md
+Other interfaces: ``herringbone.horovod.torch``, ``herringbone.kvstore`` (MXNet), ``herringbone.rabit``, and
+``herringbone.optim`` for training that sums less often. ``help(herringbone.Communicator)`` lists all collectives, ``herringbone
+doctor`` checks a machine. Documentation: https://github.com/herringbone-rs/herringbone/blob/main/docs/README.md
 """
 
 from __future__ import annotations
@@ -84,10 +84,11 @@ _PLACES = {
     "finalize": "joining",
     "init": "joining",
 }
-"""The module of each name. It is imported when the name is first asked for: every ``import torch`` imports this package."""
+"""The module of each name. It is imported at the first access of the name, because every ``import torch`` imports this
+package."""
 
 _FACES = {"embedding", "horovod", "kvstore", "optim", "profile", "rabit", "torch", "torchft"}
-"""The modules that programs import by themselves."""
+"""The modules that programs import explicitly."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What errors advise, in the words of each interface: the engine's own speak of calls that only its programs have."""
+"""The advice in errors, for each interface: the engine's own advice names calls that only its direct users have."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from .errors import HerringboneError
 __all__ = ["Interface", "advised", "in_words_of"]
 
 Interface = Literal["torch", "horovod", "kvstore", "rabit", "averaging"]
-"""Whose programs get an error."""
+"""The interface whose user gets an error."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What a program does about an error."""
+    """What a program can do about an error."""
 
     lost: str
     """Other ranks are gone."""
 
     closed: str
-    """This rank has left the group. It begins with that."""
+    """This rank has left the group. The text begins with that."""
 
     late: str
     """A timeout has passed, and the ranks may only be slow."""
 
 
 ENGINE = Advice(**advice())
-"""As the engine says it to programs that call it directly."""
+"""The engine's advice to programs that call it directly."""
 
 ADVICE: dict[Interface, Advice] = {
     "torch": Advice(
-        lost="restart the job (torchrun --max-restarts), or let the ranks that are left call destroy_process_group() and "
+        lost="restart the job (torchrun --max-restarts), or let the remaining ranks call destroy_process_group() and "
         "init_process_group() again, or dist._reconfigure()",
         closed="this rank has ended the process group; call destroy_process_group() when all its operations have ended, or make "
         "another group",
@@ -47,7 +47,7 @@ ADVICE: dict[Interface, Advice] = {
         late="raise the timeout (HERRINGBONE_TIMEOUT_S)",
     ),
     "kvstore": Advice(
-        lost="restart the job from the values that the program has saved; kv.num_dead_node() counts lost workers",
+        lost="restart the job from the values that the program has saved; kv.num_dead_node() returns how many workers are lost",
         closed="the communicator of this store is closed; close it after the store's last call, or create another store",
         late="raise the timeout (HERRINGBONE_TIMEOUT_S)",
     ),
@@ -56,19 +56,19 @@ ADVICE: dict[Interface, Advice] = {
         closed="this process has called rabit.finalize(); call it last",
         late="raise the timeout (rabit_timeout_sec or HERRINGBONE_TIMEOUT_S)",
     ),
-    # Of herringbone.optim, whose group is torch's or a communicator.
+    # For herringbone.optim, whose group is torch's or a communicator.
     "averaging": Advice(
-        lost="let the ranks that are left form a group and pass it to regroup(), make it with elastic=True, or restart the job from "
+        lost="let the remaining ranks form a group and pass it to regroup(), make it with elastic=True, or restart the job from "
         "state_dict()",
         closed="this rank has closed the group; close it after the last round, or pass another one to regroup()",
         late="raise the timeout of the group, above the time of a round (HERRINGBONE_TIMEOUT_S)",
     ),
 }
-"""The words of each interface."""
+"""The advice for each interface."""
 
 
 def advised(text: str, interface: Interface) -> str:
-    """The ``text`` of one of the engine's errors, with what a program of ``interface`` does about it."""
+    """The ``text`` of an engine's error, with the advice for a program of ``interface``."""
     for own, others in zip(vars(ENGINE).values(), vars(ADVICE[interface]).values()):
         text = text.replace(own, others)
     return text
@@ -76,7 +76,7 @@ def advised(text: str, interface: Interface) -> str:
 
 @contextlib.contextmanager
 def in_words_of(interface: Interface) -> Iterator[None]:
-    """A block, or as a decorator a function, whose errors of the engine advise what a program of ``interface`` does."""
+    """A context manager or decorator: the engine's errors inside it carry the advice for programs of ``interface``."""
     try:
         yield
     except HerringboneError as error:

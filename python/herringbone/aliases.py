@@ -1,4 +1,4 @@
-"""Programs that import Horovod and get Herringbone, because ``HERRINGBONE_REPLACE`` says so.
+"""With ``HERRINGBONE_REPLACE=horovod``, programs that import Horovod get Herringbone.
 
 Nothing is imported before the program asks for it.
 """
@@ -34,21 +34,22 @@ ABSENT = {
 
 
 def asked_for() -> set[str]:
-    """What Herringbone is to be in the place of."""
+    """The packages that Herringbone is to replace."""
     return {name for name in map(str.strip, os.environ.get(VARIABLE, "").split(",")) if name}
 
 
 def replace_horovod_if_asked() -> None:
-    """Let ``import horovod`` and its modules find those of :mod:`herringbone.horovod`; later calls change nothing."""
+    """Let imports of ``horovod`` and its modules find :mod:`herringbone.horovod` and its modules; later calls change
+    nothing."""
     if REPLACED in asked_for() and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder:
-    """Finds ``horovod`` and what is below it, before an installed Horovod is found."""
+    """Finds ``horovod`` and its modules before an installed Horovod is found."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Where the module in Horovod's place is; of all other modules nothing.
+        """Where the module that replaces Horovod's is; ``None`` for all other modules.
 
         Raises:
             ImportError: it is a part of Horovod that Herringbone does not have.
@@ -73,7 +74,7 @@ class _Finder:
 
 
 class _Loader(Loader):
-    """Gives the program the very module that other imports of it get, under another name."""
+    """Gives the program the same module object that other imports get, under another name."""
 
     def __init__(self, own: str) -> None:
         self._own = own
@@ -86,5 +87,5 @@ class _Loader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is run again; the module keeps what it knows of itself."""
+        """Nothing is run again; the module keeps its own attributes."""
         module.__spec__ = self._spec

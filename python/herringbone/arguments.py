@@ -1,4 +1,4 @@
-"""What is said about arguments of a wrong type, to users of numpy and of torch alike."""
+"""Checks of arguments, with the same errors for users of numpy and of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["check_explained", "check_seconds", "factor", "lengths", "level", "message_tag", "several", "text", "whole"]
 
 LEVELS = range(-(1 << 31), 1 << 31)
-"""What a priority may be."""
+"""The allowed priorities."""
 
 LONGEST = 1 << 63
 """Above every timeout, in seconds."""
@@ -19,11 +19,11 @@ MOST = 1 << 64
 """Above every number of elements."""
 
 TAGS = range(-(1 << 63), 1 << 63)
-"""What a message's tag may be."""
+"""The allowed tags of a message."""
 
 
 def whole(call: str, argument: str, value: Any, meaning: str) -> int:
-    """``value`` as an int; refuses what is no whole number."""
+    """``value`` as an int; a TypeError if it is no whole number."""
     try:
         number: int = operator.index(value)
     except TypeError:
@@ -32,7 +32,7 @@ def whole(call: str, argument: str, value: Any, meaning: str) -> int:
 
 
 def text(call: str, argument: str, value: Any, meaning: str = "a text") -> str:
-    """``value``, if it is a text that can travel: with half of a surrogate pair in it there are no bytes for it."""
+    """``value``, if it is a text that can be sent: one with half of a surrogate pair has no encoding."""
     if not isinstance(value, str):
         raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not {meaning}")
     try:
@@ -54,9 +54,9 @@ def factor(call: str, argument: str, value: Any) -> float:
 
 
 def several(call: str, argument: str, value: Any) -> list[Any]:
-    """``value`` as a list; refuses one tensor or array, whose rows a loop would take for several."""
+    """``value`` as a list. A single tensor or array is refused, because a loop would take its rows for several."""
     if not isinstance(value, Iterable) or hasattr(value, "shape"):
-        raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not a list; pass a list, also of one")
+        raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not a list; pass a list, even of one")
     return list(value)
 
 
@@ -92,7 +92,7 @@ def lengths(call: str, argument: str, value: Any) -> tuple[int, ...]:
 
 
 def check_seconds(call: str, value: Any) -> None:
-    """Refuse a ``timeout`` that is no number of seconds; ``None`` stands for the default."""
+    """Refuse a ``timeout`` that is no number of seconds; ``None`` means the default."""
     if value is None:
         return
     try:
@@ -106,11 +106,11 @@ def check_seconds(call: str, value: Any) -> None:
 
 
 def check_explained(count: Any, collective: Any, compression: Any) -> int:
-    """What ``explain`` is asked about: the number of elements as an int."""
+    """Check the arguments of ``explain``, and return the number of elements as an int."""
     text("explain", "collective", collective, "a name like 'all_reduce'")
     if compression is not None:
         text("explain", "compression", compression, "a codec's name")
-    number = whole("explain", "count", count, "a number of elements: say how many, and dtype= of which type")
+    number = whole("explain", "count", count, "a number of elements: pass how many, and their type as dtype=")
     if not 0 <= number < MOST:
         raise ValueError(f"explain: count is {number}, not a number of elements")
     return number

@@ -1,4 +1,4 @@
-"""How numpy's arrays and types are put to the engine, and arrays over its memory.
+"""How numpy's arrays and types are described to the engine, and arrays over the engine's memory.
 
 The engine sees memory: an address, a number of elements, one of its types. numpy is imported only where an
 array has to be made.
@@ -67,10 +67,10 @@ SYNONYMS = {
     "bxor": "bit_xor",
     "xor": "bit_xor",
 }
-"""What others call some of them."""
+"""Other names of some of them."""
 
 _folded: dict[Any, str] = {}
-"""The engine's types for the numpy types that have come: numpy makes a type's name anew whenever it is asked."""
+"""The engine's types for the numpy types used so far: numpy builds a type's name again at every access."""
 
 
 def fold_type(name: str, array: Array, op: str) -> str:
@@ -95,7 +95,7 @@ def fold_type(name: str, array: Array, op: str) -> str:
 
 
 def wrong_op(name: str, op: Any) -> Exception:
-    """What to raise where ``op`` is none of the engine's."""
+    """The error to raise if ``op`` is none of the engine's."""
     if not isinstance(op, str):
         return TypeError(f"{name}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
     name_of = op.strip().lower()
@@ -118,7 +118,7 @@ def move_type(name: str, array: Array) -> tuple[str, int]:
 
 
 def check_array(name: str, array: Array, role: str = "") -> dict[str, Any]:
-    """How ``array`` describes its memory; refuses what is no array. ``role`` is its argument's name."""
+    """How ``array`` describes its memory; a TypeError if it is no array. ``role`` is its argument's name."""
     refuse_masked(name, array)
     try:
         return array.__array_interface__
@@ -129,7 +129,7 @@ def check_array(name: str, array: Array, role: str = "") -> dict[str, Any]:
 
 
 def refuse_masked(name: str, array: Any) -> None:
-    """Of a masked array the values would travel, and not the mask."""
+    """Refuse a masked array, because its values would be sent without the mask."""
     if type(array).__name__ != "ndarray" and hasattr(array, "filled"):
         raise TypeError(f"{name} takes no masked arrays: the mask would be lost; pass array.filled(value)")
 
@@ -140,7 +140,7 @@ def readable(name: str, array: Array | None) -> tuple[int, int]:
 
 
 def writable(name: str, array: Array | None) -> tuple[int, int]:
-    """Address and length in bytes of an array that may be written."""
+    """Address and length in bytes of an array that is writable."""
     if array is None:
         return 0, 0
     span, frozen = in_order(name, array)
@@ -150,7 +150,7 @@ def writable(name: str, array: Array | None) -> tuple[int, int]:
 
 
 def in_order(name: str, array: Array) -> tuple[tuple[int, int], bool]:
-    """Address, length in bytes, and whether it may only be read, of an array whose memory is its values in order."""
+    """Address, length in bytes, and whether it is read-only, of an array whose memory is its values in order."""
     interface = check_array(name, array)
     if interface["shape"] == ():
         refuse_scalar(name, array)
@@ -161,7 +161,7 @@ def in_order(name: str, array: Array) -> tuple[tuple[int, int], bool]:
 
 
 def refuse_scalar(name: str, array: Array) -> None:
-    """Numpy's scalars describe themselves like arrays, but what they describe is a copy that is gone at once."""
+    """Numpy's scalars describe themselves like arrays, but the memory they describe is a copy that is freed at once."""
     import numpy as np
 
     if isinstance(array, np.generic):
@@ -184,10 +184,10 @@ def row(array: Array) -> int:
 
 
 class Lacking:
-    """Stands for an array where there is no memory for one. A collective on it fails on all ranks, so no rank waits for this one."""
+    """Stands for an array that there is no memory for. A collective on it fails on all ranks, so no rank waits for this one."""
 
     def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-        """It has shape and type, and no values."""
+        """It has a shape and a type, but no values."""
         import numpy as np
 
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)

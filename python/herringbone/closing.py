@@ -1,4 +1,4 @@
-"""Several things are closed: all of them, whatever one of them raises, and their errors are told once all are closed."""
+"""Closes several things: all of them, even if some raise, and reports the errors once all are closed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["at_exit", "close_each", "ends_by_exception", "print_errors", "tell"]
 
 
 class Closes(Protocol):
-    """What can be closed, and may say at its end that something is wrong."""
+    """Something that can be closed, and can raise an error when it is."""
 
     def close(self) -> object:
-        """Be no more."""
+        """End it."""
 
 
 def close_each(things: Iterable[Closes]) -> list[Exception]:
-    """Close all ``things``, and return what some of them have raised."""
+    """Close all ``things``, and return the exceptions that some of them have raised."""
     errors = []
     for thing in things:
         try:
@@ -31,7 +31,7 @@ def close_each(things: Iterable[Closes]) -> list[Exception]:
 def tell(errors: Sequence[Exception]) -> None:
     """Raise the first of the ``errors``; each has the next one as its context.
 
-    While another exception is under way, as in a ``finally``, they are printed: none of them takes its place.
+    While another exception is being handled, as in a ``finally``, they are printed and do not replace it.
     """
     if sys.exc_info()[1] is not None:
         print_errors(errors)
@@ -45,7 +45,7 @@ def tell(errors: Sequence[Exception]) -> None:
 def at_exit(close: Callable[[], Iterable[Exception]]) -> None:
     """Have ``close`` called when the process ends, and print what it returns. The exit status stays what it is.
 
-    Nothing is printed if an exception ends the process: its traceback is the last that is written.
+    Nothing is printed if an exception ends the process, so that its traceback comes last.
     """
 
     def end() -> None:
@@ -62,6 +62,6 @@ def ends_by_exception() -> bool:
 
 
 def print_errors(errors: Iterable[Exception]) -> None:
-    """Write a line for each to standard error, where nobody can be told by an exception."""
+    """Write a line for each to standard error, because no caller is left to get an exception."""
     for error in errors:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

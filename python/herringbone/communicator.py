@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Communicator", "before_close", "made"]
 
 made: list[Communicator] = []
-"""Those that :func:`init` has made in this process and nobody has closed."""
+"""The open communicators that :func:`init` has made in this process."""
 before_close: list[Callable[[Communicator], object]] = []
-"""What is called with a communicator that is about to be closed; none of these raises."""
+"""Functions that are called with a communicator before it is closed; none of them raises."""
 
 
 class Communicator(Folds, Moves, Messages):
@@ -42,41 +42,41 @@ class Communicator(Folds, Moves, Messages):
 
     All ranks of the group call the same collectives in the same order. The results of ``all_reduce``, ``reduce``
     and ``reduce_scatter`` have the same bits whatever the algorithm, transport, number of reducers and timing.
-    Every collective takes ``async_op=True`` to return a :class:`Work` at once (the arrays may not be touched until
-    it has finished), and ``timeout`` in seconds. Those that move data take ``priority``, the same on all ranks: above 0
-    an operation is urgent, so it overtakes ordinary ones that were started before it, and among messages that wait for
-    a socket the higher priority goes first. If a rank has no memory for a result that a call makes, the call fails on all ranks
-    with ``OutOfMemoryError``, on that one also a ``MemoryError``. A communicator is a context manager that closes itself.
+    With ``async_op=True`` a collective returns a :class:`Work` at once; do not touch the arrays until it has finished.
+    ``timeout`` is in seconds. Collectives that move data take ``priority``, the same on all ranks. Above 0 an operation is
+    urgent and passes ordinary ones that were started before it; a socket sends the waiting message of the highest priority
+    first. If a rank has no memory for a result that a call makes, the call fails on all ranks with ``OutOfMemoryError``, which
+    on that rank is also a ``MemoryError``. A communicator is a context manager that closes itself.
     """
 
     _maker: str | None = None
-    """The call that made it as the group of all ranks of the launcher's job; else ``None``."""
+    """The call that made it, if it is the group of all ranks of the launcher's job; else ``None``."""
 
     _over: Communicator | None = None
-    """The group of all ranks of the launcher's job over which :func:`init` has made this one: it ends with that; else ``None``."""
+    """If :func:`init` has made this group over the launcher's job: the job's group, which this one ends with; else ``None``."""
 
     @property
     def completed_before(self) -> int | None:
-        """How many collectives of the group before this one all of its ranks have completed, if it came of :meth:`shrink`.
+        """After :meth:`shrink`: how many collectives of the earlier group all remaining ranks have completed; else ``None``.
 
-        They are those before the first that the loss ended on any of these ranks, in the order of the calls.
+        In the order of calls these come before the first collective that the loss ended on any of these ranks.
         """
         return self._native.completed_before
 
     @property
     def address(self) -> str | None:
-        """Where this process listens, as ``"host:port"``: what ``herringbone status`` asks."""
+        """The address ``"host:port"`` at which this process listens, for ``herringbone status``."""
         return self._native.address
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32") -> Array:
         """A zeroed array in memory that all ranks of this host map (a *mapped buffer*).
 
-        An ``all_reduce`` in place of such an array, of the same shape on all ranks of a host, needs no copies. Any
-        other collective takes it like any other array. The memory is freed with the last array over it, also after
-        the communicator was closed. A forked child does not have it and must not touch the array.
+        An in-place ``all_reduce`` of such an array, of the same shape on all ranks of a host, needs no copies. Other
+        collectives take it like any array. The memory is freed with the last array over it, even after the communicator
+        was closed. A forked child does not have the memory and must not touch the array.
 
         Raises:
-            HerringboneError: there is not so much memory, or this process is a forked child.
+            HerringboneError: the memory does not suffice, or this process is a forked child.
             UnsupportedError: the type holds Python objects.
         """
         return mapped_array(self._native, shape, dtype)
@@ -86,9 +86,9 @@ class Communicator(Folds, Moves, Messages):
 
         Args:
             ranks: ascending ranks of this group; this process's is among them.
-            name: the same on all members, and not used for these ranks before. If it is left out, each rank's n-th group of
-                just these ranks is the same one. Where a call to make it fails on some ranks, the others wait in it for their
-                timeout; then all can make it again.
+            name: the same on all members, and not used for these ranks before. Without it, the n-th group that a member makes
+                of exactly these ranks is the same on all members. If this call fails on some ranks, the others wait in it for
+                their timeout; then all can make the group again.
         """
         if isinstance(ranks, str) or not isinstance(ranks, Iterable):
             raise TypeError(f"subgroup: ranks is a {type(ranks).__name__}, not a sequence of ranks like [0, 1]")
@@ -101,24 +101,25 @@ class Communicator(Folds, Moves, Messages):
         return Communicator(self._native.subgroup(ranks, name))
 
     def shrink(self, least: int = 1, *, timeout: float | None = None) -> Communicator:
-        """A group of the ranks that are left, after a :class:`PeerLostError` or for any other reason.
+        """A group of the remaining ranks, after a :class:`PeerLostError` or for any other reason.
 
-        All ranks that live call this, and all get the same group. Their order is the same, and ranks are numbered anew. This
-        group takes no more calls, and its collectives that are under way end. If it is that of :func:`init`, closing the new
-        one leaves the job. Sums and averages are over the ranks that are left.
+        All surviving ranks call this, and all get the same group. They keep their order and are renumbered from 0. This group
+        takes no more calls, and its running collectives end. If it is the group of :func:`init`, closing the new one leaves the
+        job. Later sums and averages are over the remaining ranks.
 
-        A process that has ended does not count. A rank that is only silent may live beyond a broken network, so the others go
-        on only if they are more than those that are silent: of a job that is cut in two at most one half goes on. Rank 0 of
-        the job says who is left. If rank 0 itself is lost, the lowest rank that is left takes its part; then all other groups
-        of the job end.
+        A silent rank might still be running on the other side of a network split. So the survivors continue only if they are a
+        majority: they must outnumber the silent ranks, not counting processes that are known to have ended. At most one side of
+            a
+        split continues. Rank 0 of the job decides which ranks remain. If rank 0 itself is lost, the lowest surviving rank takes
+        over, and all other groups of the job end.
 
         Args:
-            least: with fewer ranks it is an error.
-            timeout: seconds to wait for the others that live; the group's if it is left out.
+            least: it is an error if fewer ranks remain.
+            timeout: seconds to wait for the other survivors; by default the group's.
 
         Raises:
-            PeerLostError: those that are left cannot go on, or are fewer than ``least``; the text says why.
-            OperationTimeoutError: a rank that lives did not call this in time.
+            PeerLostError: the survivors cannot continue, or are fewer than ``least``; the text gives the reason.
+            OperationTimeoutError: a surviving rank did not call this in time.
         """
         least = whole("shrink", "least", least, "a number of ranks")
         if not 1 <= least <= self.size:
@@ -127,41 +128,41 @@ class Communicator(Folds, Moves, Messages):
         return self._followed_by(self._native.shrink(least, timeout))
 
     def replace(self, *, timeout: float | None = None) -> Communicator:
-        """The whole job again, with new processes for the ranks that are lost, after a :class:`PeerLostError`.
+        """The whole job again, with new processes for the lost ranks, after a :class:`PeerLostError`.
 
-        All ranks that live call this. The new processes call :func:`init` with the rank, the size and the place to meet of
-        those that they replace; a launcher that starts them again does that. All ranks keep their numbers, and all groups of
-        the job end, this one too. If rank 0 is replaced, its new process listens where the old one did.
+        All surviving ranks call this. Each new process calls :func:`init` with the rank, size and meeting address of the
+        process that it replaces, as a launcher that restarts it does. All ranks keep their numbers, and all groups of the job
+        end, this one too. If rank 0 is replaced, its new process listens where the old one did.
 
         A new process has none of the others' state: see :func:`broadcast_state`.
 
         Args:
-            timeout: seconds to wait for the new processes and the others; the group's if it is left out.
+            timeout: seconds to wait for the new processes and the others; by default the group's.
 
         Raises:
-            HerringboneError: not all came in time; rank 0's error names those that are missing. This may be called again.
-            UnsupportedError: ranks that are threads of one process are not replaced.
+            HerringboneError: not all came in time; rank 0's error names the missing ranks. You can call this again.
+            UnsupportedError: the ranks are threads of one process, which cannot be replaced.
         """
         check_seconds("replace", timeout)
         return self._followed_by(self._native.replace(timeout))
 
     def regather(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator:
-        """The job again with some of its first ranks, after :meth:`replace` has failed as new processes did not come.
+        """The job again with some of its original ranks, after :meth:`replace` has failed because new processes did not come.
 
-        All of them call this, with the same ranks in ascending order. The first of them has to be able to listen at the job's
-        place to meet. Ranks are numbered anew.
+        Each of these ranks calls this, with the same ascending list. The first of them has to be able to listen at the job's
+        meeting address. Ranks are renumbered from 0.
 
         Raises:
-            HerringboneError: not all came in time. This may be called again, with others.
+            HerringboneError: not all came in time. You can call this again, with other ranks.
         """
         check_seconds("regather", timeout)
         ranks = [whole("regather", "one of ranks", rank, "a rank") for rank in ranks]
         return self._followed_by(self._native.regather(ranks, timeout))
 
     def newcomers(self) -> list[int]:
-        """The lost ranks whose new processes wait to join, on rank 0; elsewhere there are none.
+        """The lost ranks whose new processes wait to join, on rank 0; an empty list on other ranks.
 
-        They are numbered as at the job's start. With all lost ones there, :meth:`replace` does not have to wait.
+        They have their numbers from the job's start. Once all lost ranks are in it, :meth:`replace` does not wait.
         """
         return self._native.newcomers()
 
@@ -172,35 +173,41 @@ class Communicator(Folds, Moves, Messages):
     def recent(self) -> list[dict[str, Any]]:
         """The last 1,024 operations that this process issued, oldest first.
 
-        They are those of all groups, since operations of one group wait for links and memory that others use. Each is
-        a dictionary: ``group``, ``sequence`` and ``generation`` say which it is; ``collective``, ``root``, ``dtype``,
-        ``op``, ``count`` and ``priority`` what was called, the count in elements or ``None`` where parts may differ;
-        ``algorithm`` how it runs; ``state`` is "queued", "running", "done" or "failed: " with a kind of error;
-        ``issued_s``, ``began_s`` and ``ended_s`` are how many seconds ago that was, up to 10 ms off; ``sent`` and
-        ``received`` are bytes; ``text`` is all of it in a line.
+        The list covers all groups, because operations of one group wait for links and memory that others use. Each entry is
+        a dictionary:
+
+        * ``group``, ``sequence``, ``generation``: they identify it.
+        * ``collective``, ``root``, ``dtype``, ``op``, ``count``, ``priority``: the call. ``count`` is in elements, ``None``
+          where parts can differ.
+        * ``algorithm``: how it runs.
+        * ``state``: "queued", "running", "done" or "failed: " with a kind of error.
+        * ``issued_s``, ``began_s``, ``ended_s``: how many seconds ago that was, up to 10 ms off.
+        * ``sent``, ``received``: bytes.
+        * ``text``: all of this in one line.
         """
         return self._native.recent()
 
     def start_timeline(self, directory: str | os.PathLike[str]) -> None:
-        """Write a timeline of all that this process does from now on, in all groups, into a file of its own in this directory.
+        """Write a timeline of everything that this process does from now on, in all groups, into its own file in this
+        directory.
 
-        It ends with :meth:`stop_timeline`, or when the process leaves. ``HERRINGBONE_TIMELINE`` does the same from the
-        beginning, and ``herringbone trace merge`` makes one file of those of all ranks. An earlier timeline ends.
+        It ends with :meth:`stop_timeline`, or when the process leaves the job. ``HERRINGBONE_TIMELINE`` writes one from the
+        start of the job. ``herringbone trace merge`` joins the ranks' files into one. An earlier timeline ends.
 
         Args:
-            directory: is made if it is missing.
+            directory: it is made if it is missing.
 
         Raises:
-            HerringboneError: the file cannot be written. If that fails later, a warning says so, and the file ends.
+            HerringboneError: the file cannot be written. If writing fails later, a warning says so, and the file ends.
         """
         self._native.start_timeline(os.fspath(directory))
 
     def stop_timeline(self) -> None:
-        """End the timeline, if one is written: then its file is whole."""
+        """End the timeline, if one is being written. Its file is complete then."""
         self._native.stop_timeline()
 
     def mark_step(self) -> None:
-        """Say that a step of the program begins, for the timeline, if one is written.
+        """Mark the begin of a step of the program in the timeline, if one is being written.
 
         ``herringbone trace report`` shows what each rank did in each step.
         """
@@ -213,20 +220,21 @@ class Communicator(Folds, Moves, Messages):
         collective: Collective = "all_reduce",
         compression: Codec | None = None,
     ) -> str:
-        """The algorithm that a collective takes, and why.
+        """The algorithm that a collective uses, and why.
 
-        What folds, for a sum: averages of integers, whose partial sums are wider, may take another.
+        For collectives that fold, the answer is for a sum. Averages of integers have wider partial sums and can use another
+        algorithm.
 
         Args:
-            count: elements per rank, of the smaller buffer where they differ.
+            count: elements per rank, in the smaller buffer if input and output differ.
             dtype: their type, one that can be folded.
-            collective: its name, as of the method.
-            compression: a codec's name, or ``"auto"``; what is said begins with the codec that is taken, then.
+            collective: the name of its method.
+            compression: a codec's name, or ``"auto"``; the answer then begins with the chosen codec.
 
         Raises:
-            ValueError: no collective or codec is called that.
+            ValueError: no collective or codec has this name.
             NotImplementedError: elements of the type cannot be folded, or the call cannot be compressed.
-            TypeError: something else, like an array, stands where the number or a name belongs.
+            TypeError: an argument is not of its type, such as an array instead of the count.
         """
         import numpy as np
 
@@ -235,26 +243,29 @@ class Communicator(Folds, Moves, Messages):
         return self._native.explain(collective, kind, count, compression)
 
     def describe(self) -> str:
-        """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
+        """This process's membership in one line: ranks, reducers, forced settings, the timeout."""
         return self._native.describe()
 
     def close(self) -> None:
-        """Leave the group: operations that are under way end, later calls raise ``ClosedError``.
+        """Leave the group: running operations end, later calls raise ``ClosedError``.
 
-        The group of all ranks waits for its operations, and those of its subgroups, as long as anything moves in 10
-        seconds. What has not ended then, or never can, raises ``ClosedError`` where it is waited for. Rank 0 waits
-        until the others have left, for at most 10 seconds: they learn from it which ranks are lost.
+        The group of all ranks waits for its operations and its subgroups' until nothing has moved for 10 seconds. An operation
+        that has not ended by then, or never can, raises ``ClosedError`` where the program waits for it. Rank 0 waits up to 10
+        seconds for the others to leave, because they learn from it which ranks are lost.
+
+        In both of the following cases this rank has left the group all the same. While another exception is being handled, the
+        error is only printed.
 
         Raises:
-            MismatchError: the ranks disagree about the last calls of the group, or of its subgroups if it is that of all ranks.
-                It is left all the same. While another exception is under way this is only printed.
-            PeerLostError: a rank has left such a group without one of its last calls; as before.
+            MismatchError: the ranks disagree about the last calls of the group; for the group of all ranks, or of its
+                subgroups.
+            PeerLostError: a rank has left such a group without making one of its last calls.
         """
         self._leave()
         tell(close_each([self._native]))
 
     def _leave(self) -> None:
-        """Let go of what is about to be closed: this group, and those that :func:`init` has made over it."""
+        """Forget what is about to be closed: this group, and the groups that :func:`init` has made over it."""
         for communicator in [*(known for known in made if known._over is self), self]:
             for call in before_close:
                 call(communicator)

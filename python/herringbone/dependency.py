@@ -1,4 +1,4 @@
-"""Functions that say what they read and what they mutate, and run side by side where that changes nothing."""
+"""Runs functions in parallel where that changes no result: each declares the variables that it reads and mutates."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ __all__ = ["Engine", "OnComplete", "Variable"]
 MOST_THREADS = 256
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-"""Those that are to end before the interpreter does."""
+"""Engines that have to end before the interpreter does."""
 
 
 class Engine:
-    """A dependency engine, as MXNet has one: it runs functions on threads of its own, in the order of what they use::
+    """A dependency engine like MXNet's: it runs functions on its own threads, in an order that respects what they use::
 
         with herringbone.Engine() as engine:
             engine.push(load, mutates=[batch])
             engine.push(train, reads=[batch], mutates=[weights])
 
-    A program pushes its functions in the order in which it would call them. What it computes is what the calls would compute,
-    one after the other: reads at the head of a variable's queue run together, a write runs alone.
+    A program pushes functions in the order in which it would call them, and gets the results of these calls. Reads at the head
+    of a variable's queue run together; a write runs alone.
 
-    What a function uses it declares, as variables (:meth:`var`) or simply as arrays and tensors: memory has a variable, and all
-    arrays and tensors that show some of it have this one. Functions of numpy run beside each other as far as numpy
-    lets go of the interpreter's lock.
+    Each function declares the variables (:meth:`var`), arrays or tensors that it uses. All arrays and tensors that share memory
+    have one variable. Functions of numpy run in parallel while numpy releases the interpreter's lock.
 
     A function that raises spoils what it mutates. Functions that use something spoiled are skipped, and spoil what they mutate.
-    :meth:`wait` raises the function's exception and clears the variable; :meth:`wait_all` raises that of the function that was
-    pushed first, of those that nobody was told of, and clears all. What nobody was told of when the program ends is printed.
+    :meth:`wait` raises the function's exception and clears the variable. :meth:`wait_all` raises the exception of the first
+    pushed function that has not been reported yet, and clears all variables. Exceptions not reported by the end of the program
+    are printed.
 
-    An engine is a context manager: its end waits for all operations and closes it.
+    An engine is a context manager, whose end waits for all operations and closes it.
     """
 
     def __init__(self, threads: int | None = None) -> None:
         """Make one.
 
         Args:
-            threads: how many; as many as the process has cores, at least 2, if it is not given.
+            threads: how many; by default as many as the process has cores, at least 2.
         """
         count = whole("Engine", "threads", threads, "a number of threads") if threads is not None else None
         if count is not None and not 1 <= count <= MOST_THREADS:
@@ -65,22 +65,22 @@ class Engine:
         self._native = _herringbone.DependencyEngine(count or max(2, len(os.sched_getaffinity(0))))
         self._of_memory = MemoryVariables(self._native.var, functools.partial(_join, self._native))
         self._lines: weakref.WeakKeyDictionary[Communicator, Turn] = weakref.WeakKeyDictionary()
-        """Where this engine's calls of communicators are in order: apart from the program's, and from other engines'."""
+        """This engine's own order of calls for each communicator, apart from the program's and other engines'."""
         _engines.add(self)
 
     def var(self, name: str | None = None) -> Variable:
-        """A new variable, which stands for whatever the program likes. Pictures call it ``name``."""
+        """A new variable, which stands for anything the program chooses. Pictures call it ``name``."""
         return self._native.var(_label("var", name))
 
     def variable_of(self, thing: Any, name: str | None = None) -> Variable:
-        """The variable of an array or tensor, that of a communicator, or ``thing`` if it is a variable.
+        """The variable of an array, a tensor or a communicator, or ``thing`` itself if it is a variable.
 
-        All that shows the same memory has one variable: views of an array, and of a tensor its ``data``, ``detach()`` and
-        ``numpy()``, too. So no two functions use the same memory unseen. Where parts of one array are independent, declare a
-        variable of your own for each.
+        Everything that shares memory has one variable: views of an array, and ``data``, ``detach()`` and ``numpy()`` of a
+        tensor. So the engine notices whenever two functions use the same memory. If parts of one array are independent, make a
+        variable with :meth:`var` for each.
 
         Args:
-            name: what pictures call it, if this call makes it.
+            name: its name in pictures, if this call makes it.
         """
         if isinstance(thing, Variable):
             return thing
@@ -97,14 +97,14 @@ class Engine:
         *,
         name: str | None = None,
     ) -> None:
-        """Push ``function()``, which is called when what it uses is free.
+        """Push ``function()``, which is called when everything that it uses is free.
 
         Args:
-            function: takes no arguments; what it returns is dropped. It may push, and may not wait for the engine.
+            function: takes no arguments; its result is dropped. It can push functions, but must not wait for the engine.
             reads: variables, arrays or tensors that it reads.
-            mutates: those that it mutates, and may read.
-            priority: of what is ready the highest begins first, of equals what was pushed first.
-            name: what errors, pictures and traces call it.
+            mutates: variables, arrays or tensors that it mutates, and can read.
+            priority: the ready function with the highest priority begins first; among equals the one that was pushed first.
+            name: its name in errors, pictures and traces.
         """
         self._native.push(*self._said("push", function, reads, mutates, priority, name))
 
@@ -117,11 +117,13 @@ class Engine:
         *,
         name: str | None = None,
     ) -> None:
-        """Push ``function(done)``, whose operation ends when ``done`` is used, which may be later and on any thread.
+        """Push ``function(done)``, whose operation ends when ``done`` is used: on any thread, and even after the function has
+        returned.
 
-        ``done.complete()`` ends it well, ``done.fail(error)`` ends it as failed, and ``done.release(variable)`` lets later
-        operations have a variable before the end. If ``done`` is dropped unused, the operation fails. To end it a second time is a
-        :class:`HerringboneError`, and to release a variable that it does not use a :class:`ValueError`, which change nothing.
+        ``done.complete()`` ends it successfully, ``done.fail(error)`` ends it as failed, and ``done.release(variable)`` frees a
+        variable for later operations before the end. If ``done`` is dropped unused, the operation fails. Two mistakes raise an
+        error and change nothing: :class:`HerringboneError` for ending it twice, :class:`ValueError` for releasing a variable
+        that it does not use.
         """
         self._native.push_async(*self._said("push_async", function, reads, mutates, priority, name))
 
@@ -135,18 +137,18 @@ class Engine:
         priority: int = 0,
         name: str | None = None,
     ) -> None:
-        """Push an all-reduce of ``array`` in place, as of :meth:`Communicator.all_reduce`.
+        """Push an in-place all-reduce of ``array``, like :meth:`Communicator.all_reduce`.
 
-        It mutates the communicator until it is issued, and the array until it is over. So all ranks that push the same
-        collectives in the same order issue them in this order, whatever is ready first, and they overlap. The program's own calls of
-        the communicator are matched separately from those of its engines.
+        It mutates the communicator until it is issued, and the array until it is over. So ranks that push the same collectives
+        in the same order issue them in this order, whichever is ready first, and the collectives overlap. Calls that the
+        program makes itself are matched separately from calls of its engines.
 
-        A collective that is skipped, as something failed on this rank, spoils the communicator: the ranks no longer agree about
-        their calls then, and the program has to end, or to clear the failure on all ranks alike.
+        A collective that is skipped because something failed on this rank spoils the communicator, since the ranks disagree
+        about their calls then. The program has to end, or to clear the failure on all ranks in the same way.
 
         Args:
             array: a numpy array.
-            var: the variable that stands for it, if that is not the array's own.
+            var: the variable that stands for it; by default the array's own.
         """
         target = self.variable_of(array if var is None else var)
         run = functools.partial(communicator.all_reduce, array, op, priority=priority)
@@ -161,12 +163,12 @@ class Engine:
         *,
         name: str | None = None,
     ) -> None:
-        """Push any collective of ``communicator``, in turn with its other ones.
+        """Push any collective of ``communicator``, in order with the others.
 
         Args:
-            run: a method of the communicator with its arguments, as ``functools.partial(communicator.broadcast, array)``; it is
-                called with ``async_op=True``.
-            mutates: what it reads or mutates until it is over.
+            run: a method of the communicator with its arguments, such as ``functools.partial(communicator.broadcast, array)``;
+                it is called with ``async_op=True``.
+            mutates: everything that it reads or mutates until it is over.
         """
         order = self.variable_of(communicator)
 
@@ -178,11 +180,10 @@ class Engine:
         self.push_async(issue, (), (communicator, *mutates), priority, name=name or "collective")
 
     def _line_of(self, communicator: Communicator) -> Turn:
-        """Where this engine's calls of ``communicator`` have their place.
+        """This engine's line of calls of ``communicator``.
 
-        They are issued when their turn in the engine comes, so ranks match them by the engine's order alone: beside the
-        program's own calls, and those of other engines. All ranks use their engines with a communicator for the first time in
-        the same order.
+        The engine issues them in its own order. So ranks match them by this order alone, apart from the program's own calls and
+        from other engines' calls. All ranks use their engines with a communicator for the first time in the same order.
         """
         line = self._lines.get(communicator)
         if line is None:
@@ -190,10 +191,10 @@ class Engine:
         return line
 
     def wait(self, thing: Any) -> None:
-        """Wait until what was pushed before and mutates ``thing``, a variable or an array, is over.
+        """Wait until all functions pushed so far that mutate ``thing``, a variable or an array, are over.
 
         Raises:
-            Exception: what a function raised, if that spoiled it. It is clear for what is pushed later.
+            Exception: a function's exception, if that spoiled ``thing``. Then ``thing`` is clear for later functions.
         """
         self._native.wait(self.variable_of(thing))
 
@@ -201,8 +202,7 @@ class Engine:
         """Wait until nothing is pending.
 
         Raises:
-            Exception: of what functions raised, and nobody was told of, that of the function that was pushed first. Nothing is
-                spoiled any more.
+            Exception: the exception of the first pushed function that has not been reported yet. Then nothing is spoiled.
         """
         self._native.wait_all()
 
@@ -212,22 +212,23 @@ class Engine:
         return self._native.pending()
 
     def picture(self) -> str:
-        """The queues as they are now, as an SVG: a row for each variable, reads in green, mutations in red."""
+        """The present queues as an SVG: a row for each variable, reads in green, mutations in red."""
         return self._native.picture()
 
     def record(self) -> None:
-        """Keep what runs from now on, for :meth:`trace`."""
+        """Record the operations that run from now on, for :meth:`trace`."""
         self._native.record()
 
     def trace(self) -> str:
-        """What has run since :meth:`record`, as a trace for Perfetto or chrome://tracing; the last 131,072 operations."""
+        """A trace of the operations since :meth:`record`, at most the last 131,072, for Perfetto or chrome://tracing."""
         return self._native.trace()
 
     def close(self) -> None:
-        """Run what can run, and end the threads. What waits for an operation that has not ended never runs.
+        """Run all functions that can run, and end the threads. A function that waits for an operation without an end never
+        runs.
 
-        A function of the engine may call it; then the threads end after that function. After Ctrl-C it leaves functions that
-        run to themselves.
+        A function of the engine can call this; then the threads end after that function. After Ctrl-C it does not wait for
+        running functions.
         """
         self._native.close()
 
@@ -253,8 +254,7 @@ class Engine:
             if getattr(getattr(thing, "flags", None), "writeable", True) is False:
                 whose = "" if name is None else f" of operation {name!r}"
                 raise ValueError(
-                    f"{call}: an array of shape {thing.shape} in mutates{whose} is read-only; pass one that can be written, or name it "
-                    "in reads"
+                    f"{call}: an array of shape {thing.shape} in mutates{whose} is read-only; pass a writable one, or name it in reads"
                 )
         variables = [[self.variable_of(thing) for thing in things] for things in (reads, mutates)]
         called = [thing for thing in (*reads, *mutates) if isinstance(thing, Communicator)]
@@ -268,7 +268,7 @@ def _label(call: str, name: str | None) -> str | None:
 
 
 def _join(native: _herringbone.DependencyEngine, first: Variable, second: Variable) -> None:
-    """What is pushed on the first so far comes before all that is pushed on the second from now on."""
+    """Run everything pushed on the first variable so far before anything that is pushed on the second from now on."""
     native.push(lambda: None, [], [first, second], 0, "memory in common")
 
 

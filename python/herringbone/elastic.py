@@ -1,4 +1,4 @@
-"""A training loop that goes on when workers come and go."""
+"""A training loop that continues when workers come and go."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 __all__ = ["Elastic"]
 
 LOOK_EVERY = 10
-"""How many steps there are between two looks for new processes, while ranks are missing, unless the program passes another number."""
+"""The default number of steps between two checks for new processes while ranks are missing."""
 LOOK_SECONDS = 0.1
-"""The pause between two such looks while the ranks wait for new processes."""
+"""The pause between two such checks while the ranks wait for new processes."""
 COMING_BACK_SECONDS = 10.0
-"""How long all may take to meet again, once the new processes are there."""
+"""The timeout for all ranks to meet again once the new processes are there."""
 FLAPPING_SECONDS = 60.0
-"""Losses within so long of each other make the next recovery wait, longer each time."""
+"""If losses follow each other within this time, the next recovery waits, longer each time."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
 class Elastic:
-    """A job that goes on with the ranks that are left, and takes new processes in for those that were lost::
+    """A job that continues with the remaining ranks, and takes in new processes for the lost ones::
 
         job = herringbone.Elastic(save, load, least=2)
         while job.steps < 1000 and not job.leaving:
@@ -44,16 +44,16 @@ class Elastic:
                 group.all_reduce(gradient, "average")
                 weights -= 0.1 * gradient
 
-    A worker's death ends the block of the step on every rank, without an error: the survivors agree on who is left, all get
-    the state of the one that is furthest, and the loop makes the step again. So a block changes the state only after its last
-    collective. After every change of members ``on_change`` is called, for instance to set the learning rate or to share the
-    data out anew.
+    If a worker dies, the block of the step ends on every rank without an error. The survivors agree on the remaining ranks, all
+    get the state of the furthest one, and the loop repeats the step. So a block must change the state only after its last
+    collective. After every change of members ``on_change`` is called, for instance to set the learning rate or to divide the
+    data again.
 
-    A process that is started again, with the rank, size and place of the lost one, joins at one of the next steps: it gets
-    the others' state, and ranks have their first numbers again once all are there.
+    A restarted process, with the rank, size and meeting address of the lost one, joins at one of the next steps and gets the
+    others' state. Ranks have their original numbers again once all are there.
 
-    SIGTERM, as spot machines send it before they end, makes ``leaving`` true, so that the loop ends after the step. The others
-    go on without this process once it has closed.
+    SIGTERM, which spot machines get before they are stopped, makes ``leaving`` true, so that the loop ends after the step. The
+    others continue without this process once it has closed.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class Elastic:
         events: str | Path | None = None,
         look_every: int = LOOK_EVERY,
     ) -> None:
-        """Join the job, unless ``communicator`` is given, and give all ranks the same state.
+        """Join the job, or use ``communicator`` if it is given, and give all ranks the same state.
 
         Args:
             save: returns this rank's state, as :func:`broadcast_state` takes it.
-            load: takes such a state of another rank.
-            least: with fewer ranks the job does not go on.
-            wait: seconds that the survivors wait for new processes before they go on without; later ones join, too.
-            communicator: of all ranks of the job.
+            load: loads such a state of another rank.
+            least: the job fails if fewer ranks remain.
+            wait: seconds that the survivors wait for new processes before they continue without; later ones join, too.
+            communicator: the group of all ranks of the job.
             on_change: called with the new communicator whenever the members have changed.
-            events: a file to which what happens is appended, as lines of JSON.
-            look_every: how many steps there are between two looks for new processes, while ranks are missing; the same on all ranks.
+            events: a file to which events are appended, as lines of JSON.
+            look_every: steps between two checks for new processes while ranks are missing; the same on all ranks.
 
         Raises:
             TypeError: an argument is of another type.
@@ -104,7 +104,7 @@ class Elastic:
         self.steps = 0
         """How many steps are done."""
         self._settled_at = 0
-        """The step at which the ranks last settled. They may come to it by different ways, so none looks for newcomers there."""
+        """The step at which the ranks last agreed. Ranks can reach it in different ways, so none checks for newcomers there."""
         self.leaving = False
         """Whether this process is to leave: it was sent SIGTERM."""
         self._losses: deque[float] = deque()
@@ -127,11 +127,11 @@ class Elastic:
 
     @contextmanager
     def step(self) -> Iterator[Communicator]:
-        """One step of the training. If ranks are lost in it, it ends without an error and does not count.
+        """One step of the training. If ranks are lost in it, it ends without an error, and the loop repeats it.
 
         Raises:
-            PeerLostError: those that are left cannot go on.
-            HerringboneError: whatever else failed in the block.
+            PeerLostError: the remaining ranks cannot continue.
+            HerringboneError: another call in the block failed.
         """
         self._take_in_newcomers()
         try:
@@ -142,10 +142,10 @@ class Elastic:
         self.steps += 1
 
     def close(self) -> None:
-        """Leave the job in order. If other ranks are to make more steps, they go on without this one, and none is told of it here.
+        """Leave the job in order. Ranks that have more steps to make continue without this one, without an error here.
 
         Raises:
-            MismatchError: as of :meth:`Communicator.close`.
+            MismatchError: as in :meth:`Communicator.close`.
         """
         with ExitStack() as ends:
             ends.callback(self._restore_handler)
@@ -153,7 +153,7 @@ class Elastic:
             self._note("leaves" if self.leaving else "ended", step=self.steps)
 
     def _close_communicator(self) -> None:
-        # Ranks may leave before others: that one has made more calls than another one is no mistake here.
+        # Ranks can leave before others, so different numbers of calls are no mistake here.
         with suppress(PeerLostError):
             self.communicator.close()
 
@@ -172,7 +172,7 @@ class Elastic:
         self.leaving = True
 
     def _recover(self, lost: PeerLostError, wait: float) -> None:
-        """Go on with the ranks that are left, and with the new processes if they come in time."""
+        """Continue with the remaining ranks, and with the new processes if they come in time."""
         began = time.monotonic()
         self._shrink(lost)
         self._settle(began + wait)
@@ -199,7 +199,8 @@ class Elastic:
             self._shrink(again)
 
     def _meet_again(self) -> None:
-        """The new processes are there: the whole job forms again; or, if they are not after all, those that were left do."""
+        """Form the whole job again, because the new processes are there; if one is lost meanwhile, only the remaining ranks
+        form it."""
         try:
             self.communicator = self.communicator.replace(timeout=COMING_BACK_SECONDS)
         except (RendezvousError, ConnectionLostError) as error:
@@ -209,7 +210,7 @@ class Elastic:
             self.size = self.communicator.size
 
     def _newcomers_come(self, until: float) -> bool:
-        """Whether there is a new process for every rank that is missing, before it is too late; rank 0 decides."""
+        """Whether every missing rank gets a new process in time; rank 0 decides."""
         import numpy as np
 
         while self.communicator.size < self.size:
@@ -223,7 +224,7 @@ class Elastic:
         return False
 
     def _take_in_newcomers(self) -> None:
-        """From time to time, while ranks are missing: if there are new processes for all of them, all ranks meet again."""
+        """Check from time to time while ranks are missing: once there is a new process for each, all ranks meet again."""
         if self.communicator.size == self.size or self.steps % self._look_every or self.steps == self._settled_at:
             return
         began = time.monotonic()
@@ -238,7 +239,7 @@ class Elastic:
         self._note_since(began, "replaced")
 
     def _share_state(self) -> None:
-        """All ranks get the state of the one that is furthest, and know each other's first ranks."""
+        """Give all ranks the state of the furthest one, and tell them each other's original ranks."""
         import numpy as np
 
         members = np.zeros(self.communicator.size, np.int64)
@@ -251,7 +252,7 @@ class Elastic:
             self.steps = given["steps"]
 
     def _pause(self, now: float) -> None:
-        """Whoever loses ranks again and again waits, so that processes that cannot start do not keep all others busy."""
+        """Wait if ranks are lost again and again, so that processes that cannot start do not keep all others busy."""
         while self._losses and now - self._losses[0] > FLAPPING_SECONDS:
             self._losses.popleft()
         self._losses.append(now)

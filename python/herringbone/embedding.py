@@ -10,7 +10,7 @@
         for batch, targets in data:
             optimizer.zero_grad()
             loss(model(words(batch)), targets).backward()
-            optimizer.step()                                # what is not on servers
+            optimizer.step()                                # parameters that are not on servers
             words.push()                                    # gradients of this step
 
 This module imports torch.
@@ -37,33 +37,34 @@ __dir__ = listing(__name__)
 
 
 class TableEmbedding(torch.nn.Module):
-    """As ``torch.nn.Embedding``, with its weight in a :class:`herringbone.Table`; ``padding_idx`` is the only one of its options::
+    """Like ``torch.nn.Embedding``, with its weight in a :class:`herringbone.Table`; of the options it has only
+    ``padding_idx``::
 
         embedding = TableEmbedding(servers.table("words", rows=1_000_000, width=64, optimizer="adagrad"))
         model(embedding(words)).sum().backward()
         embedding.push()
 
-    Its rows are no parameters of the module: the optimizer of the table changes them on the servers. So a worker needs memory for the rows of
-    a batch only, and embeddings may be larger than any machine. The tables are those of Li et al., "Scaling Distributed Machine Learning with
-    the Parameter Server" (OSDI 2014).
+    Its rows are no parameters of the module: the table's optimizer changes them on the servers. So a worker needs memory only
+    for a batch's rows, and an embedding can be larger than any machine. The tables follow Li et al., "Scaling Distributed
+    Machine Learning with the Parameter Server" (OSDI 2014).
     """
 
     def __init__(self, table: Table, *, padding_idx: int | None = None) -> None:
         """For a table whose optimizer takes gradients, such as ``"adagrad"``.
 
-        ``padding_idx`` is a key that stands for no row: zeros come out for it, and it gets no gradients. It is neither pulled nor
-        pushed. Below 0 it counts from the table's end.
+        ``padding_idx`` is a key without a row: its result is zeros, and it gets no gradients. It is neither pulled nor pushed.
+        Negative keys start from the table's end.
 
-        Raises :class:`TypeError` for what is no table; :class:`ArgumentError` if the table does not have ``padding_idx``, or its
-        optimizer is ``"add"`` or ``"assign"``, which take values and no gradients.
+        Raises :class:`TypeError` if ``table`` is no table; :class:`ArgumentError` if the table does not have ``padding_idx``,
+        or its optimizer is ``"add"`` or ``"assign"``, which take values instead of gradients.
         """
         super().__init__()
         if not isinstance(table, Table):
             raise TypeError(f"TableEmbedding: table is a {type(table).__name__}; pass what ParameterServer.table() returns")
         if table.optimizer.lower() in ("add", "assign"):
             raise ArgumentError(
-                f"TableEmbedding: the optimizer of the table {table.name!r} is {table.optimizer!r}, which takes values and no gradients; "
-                f'make the table with optimizer="sgd", "adagrad" or another one of gradients'
+                f"TableEmbedding: the optimizer of the table {table.name!r} is {table.optimizer!r}, which takes values, not gradients; "
+                f'make the table with optimizer="sgd", "adagrad" or another one that takes gradients'
             )
         self.table = table
         self.num_embeddings = table.rows
@@ -72,7 +73,7 @@ class TableEmbedding(torch.nn.Module):
         self._pulled: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        """The rows of ``indices``, whole numbers of any shape, with a last dimension of ``width`` elements; each row is pulled once.
+        """The rows of ``indices`` (whole numbers of any shape), with ``width`` as the last dimension; each row is pulled once.
 
         Raises :class:`TableError` for a key that the table does not have.
         """
@@ -97,8 +98,8 @@ class TableEmbedding(torch.nn.Module):
     def push(self) -> None:
         """Push the gradients of all forward passes since the last push; this ends the worker's step.
 
-        Each worker calls it once in each step, after ``backward()``, also if it had no batch. Gradients are pushed as they are: for those of the
-        mean over ``n`` workers give the table ``rescale_grad=1/n``.
+        Each worker calls it once in each step, after ``backward()``, even if it had no batch. Gradients are pushed as they are:
+        for the mean over ``n`` workers give the table ``rescale_grad=1/n``.
         """
         pulled, self._pulled = self._pulled, []
         pushed = [(keys, rows.grad) for keys, rows in pulled if rows.grad is not None]
@@ -119,7 +120,7 @@ class TableEmbedding(torch.nn.Module):
 
 
 def _place(padding_idx: Any, rows: int) -> int:
-    """A key, which counts from the end if it is below 0."""
+    """A key; negative keys start from the end."""
     key = whole("TableEmbedding", "padding_idx", padding_idx, "a key of the table")
     if not -rows <= key < rows:
         raise ArgumentError(

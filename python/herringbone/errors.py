@@ -1,9 +1,9 @@
-"""What can go wrong, as types.
+"""The types of errors.
 
-Every error of the engine is a :class:`HerringboneError`, which is a :class:`RuntimeError`. The text names the
-rank or address concerned, the operation, and the next thing to do. Errors that the native module raises are
-instances of the classes of this file. Where torch itself waits for a collective, as in DistributedDataParallel's
-``backward()``, it raises a plain :class:`RuntimeError` whose text holds the error's.
+Every error of the engine is a :class:`HerringboneError`, which is a :class:`RuntimeError`. Its text names the
+rank or address concerned, the operation, and what to do next. The native module raises instances of the classes
+of this file. Where torch itself waits for a collective, as in DistributedDataParallel's ``backward()``, it raises
+a plain :class:`RuntimeError` whose text contains the error's.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def __dir__() -> list[str]:
 
 
 class HerringboneError(RuntimeError):
-    """Base of all errors of the engine. ``args[0]`` is the text, further ones are the values that it speaks of."""
+    """Base of all errors of the engine. ``args[0]`` is the text; further arguments are the values that it names."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class PeerLostError(HerringboneError):
-    """Workers died or left, so the operation can not complete on anybody; the group is finished.
+    """Workers died or left, so the operation cannot complete on any rank, and the group cannot be used any more.
 
     ``ranks`` are their ranks in the group, ``rank`` the lowest of them.
     """
@@ -63,7 +63,7 @@ class PeerLostError(HerringboneError):
 
 
 class ReducerLostError(HerringboneError):
-    """A reducer would not take part in an operation, or did not within a short timeout. One that is lost fails no operation.
+    """A reducer refused to take part in an operation, or did not within a short timeout. A lost reducer fails no operation.
 
     ``address`` is its ``host:port``.
     """
@@ -74,7 +74,7 @@ class ReducerLostError(HerringboneError):
 
 
 class TableError(HerringboneError):
-    """A server of tables does not do what it was asked, or a call cannot be. The table stays usable.
+    """A server of tables refused a request, or a call is impossible. The table stays usable.
 
     ``table`` is its name.
     """
@@ -85,7 +85,7 @@ class TableError(HerringboneError):
 
 
 class TableServerLostError(HerringboneError):
-    """A server of tables is gone, with what it held.
+    """A server of tables is gone, with its data.
 
     ``address`` is its ``host:port``.
     """
@@ -98,8 +98,8 @@ class TableServerLostError(HerringboneError):
 class MismatchError(HerringboneError):
     """The ranks called different operations, or the same one with another dtype, count, op or root.
 
-    All ranks of the group get this error, those for which the call had succeeded in their next one. The group
-    stays usable: a rank's n-th call still meets the others' n-th. ``calls`` says what the ranks called that differ.
+    All ranks of the group get this error; a rank whose call had already succeeded gets it in its next call. The group
+    stays usable: a rank's n-th call still meets the others' n-th. ``calls`` has the differing calls.
     """
 
     def __init__(self, message: str, calls: Sequence[tuple[Sequence[int], str]] = ()) -> None:
@@ -110,7 +110,7 @@ class MismatchError(HerringboneError):
 class OperationTimeoutError(HerringboneError):
     """The operation, or a wait for it, did not finish within its timeout.
 
-    ``missing`` names the ranks or reducers that were waited for, where they are known.
+    ``missing`` names the ranks or reducers that did not answer, where they are known.
     """
 
     def __init__(self, message: str, missing: Sequence[str] = ()) -> None:
@@ -142,13 +142,13 @@ class ConfigError(HerringboneError):
 
 
 class ReplayError(HerringboneError):
-    """A program of :mod:`herringbone.rabit` cannot continue where it was: nobody has what it needs, or its calls differ."""
+    """A program of :mod:`herringbone.rabit` cannot continue: no rank has the results that it needs, or its calls differ."""
 
 
 class RendezvousError(HerringboneError):
     """The ranks did not find each other.
 
-    ``ranks`` are those that did not come, where a reconfigured group of torch knows them.
+    ``ranks`` are the missing ranks, where a reconfigured group of torch knows them.
     """
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
@@ -161,7 +161,7 @@ class ConnectionLostError(HerringboneError):
 
 
 class ProtocolError(HerringboneError):
-    """The other end of a connection sent what no Herringbone process of this version sends."""
+    """The other end of a connection sent something that no Herringbone process of this version sends."""
 
 
 class CorruptError(HerringboneError):
@@ -169,9 +169,9 @@ class CorruptError(HerringboneError):
 
 
 class LinkLostError(HerringboneError):
-    """Two ranks are cut from each other, and both live; ``ranks`` are the two. All ranks of the group get this error.
+    """Two ranks, ``ranks``, cannot reach each other, although both are running. All ranks of the group get this error.
 
-    The group stays usable, and the link is made again where it is needed.
+    The group stays usable, and the link is made again when it is needed.
     """
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
@@ -180,19 +180,19 @@ class LinkLostError(HerringboneError):
 
 
 class ForkedError(HerringboneError):
-    """A communicator was used in a child of ``fork()``; it belongs to the parent alone."""
+    """A communicator was used in a child of ``fork()``; only the parent can use it."""
 
 
 class ClosedError(HerringboneError):
-    """The communicator was closed, or aborted while the operation was running."""
+    """The communicator is closed, or was aborted while the operation was running."""
 
 
 class ArgumentError(HerringboneError, ValueError):
-    """Tensors or ranks of one call of torch do not fit together.
+    """Tensors or ranks in one call of torch do not fit together.
 
     It is also a :class:`ValueError`.
     """
 
 
 class UnsupportedError(HerringboneError, NotImplementedError):
-    """The request is valid, but this version does not do it. The text names the alternative."""
+    """The request is valid, but this version does not support it. The text names an alternative."""

@@ -1,4 +1,4 @@
-"""Which arrays and tensors show the same memory, so that one variable stands for all of them."""
+"""Finds the arrays and tensors that share memory, so that one variable stands for all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MemoryVariables"]
 
 
 class _Piece:
-    """Memory that arrays show which overlap, and its variable."""
+    """The memory of overlapping arrays, and its variable."""
 
     __slots__ = ("begin", "end", "owners", "variable")
 
@@ -23,36 +23,37 @@ class _Piece:
         self.variable = variable
         self.begin = self.end = 0
         self.owners: dict[int, tuple[Any, int, int]] = {}
-        """By their identities: a weak reference to each, and where its memory begins and ends."""
+        """By their identities: a weak reference to each owner, and where its memory begins and ends."""
 
     def measure(self) -> None:
-        """Take its extent from its owners."""
+        """Compute its extent from its owners."""
         filled = [(begin, end) for _, begin, end in self.owners.values() if begin < end]
         self.begin = min((begin for begin, _ in filled), default=0)
         self.end = max((end for _, end in filled), default=0)
 
 
 class MemoryVariables:
-    """The variables of memory. An array or tensor has that of the memory that it shows a part of.
+    """The variables of memory. An array or tensor has the variable of the memory that it shows a part of.
 
-    The owner of memory is a tensor's storage, or the array at the end of a chain of views. Owners whose memory overlaps, such as
-    an array and what ``torch.from_numpy`` makes of a part of it, have one variable. A variable goes with its last owner.
+    The owner of memory is a tensor's storage, or the array at the end of a chain of views. Owners whose memory overlaps, such
+    as an array and a tensor that ``torch.from_numpy`` makes of a part of it, have one variable. A variable ends with its last
+    owner.
     """
 
     def __init__(self, make: Callable[[str | None], Variable], join: Callable[[Variable, Variable], None]) -> None:
         """
         Args:
-            make: a new variable with a name.
-            join: what is pushed on the first variable so far comes before all that is pushed on the second one from now on.
+            make: makes a new variable with a name.
+            join: runs everything pushed on the first variable so far before anything that is pushed on the second one later.
         """
         self._make = make
         self._join = join
         self._lock = threading.RLock()
         self._of_owners: dict[int, _Piece] = {}
         self._pieces: list[_Piece] = []
-        """Those with any bytes, by where they begin; no two overlap."""
+        """The pieces with any bytes, by where they begin; no two overlap."""
         self._gone: deque[int] = deque()
-        """Owners that have gone: a callback may come at any moment, so it does no more than say it."""
+        """Owners that have gone: a callback can come at any moment, so it only notes them here."""
 
     def __len__(self) -> int:
         """How many pieces of memory have a variable."""
@@ -61,7 +62,7 @@ class MemoryVariables:
             return len(set(map(id, self._of_owners.values())))
 
     def renew(self) -> None:
-        """In a forked child: another thread may have had the lock."""
+        """For a forked child: another thread might have held the lock."""
         self._lock = threading.RLock()
 
     def variable(self, thing: Any, name: str | None) -> Variable:
@@ -73,7 +74,7 @@ class MemoryVariables:
             if known is not None:
                 return known.variable
             piece, joined = self._place(owner, name)
-        # A push may wait for functions that wait for the lock.
+        # A push can wait for functions that wait for the lock.
         for variable in joined:
             self._join(variable, piece.variable)
         return piece.variable

@@ -1,4 +1,4 @@
-"""Which ranks share a host."""
+"""Finds out which ranks share a host."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
 def hosts_of(communicator: Communicator, name: str | None = None) -> list[bytes]:
-    """What each rank's host is called; equal where ranks share it. All ranks call it.
+    """A name of each rank's host, equal where ranks share it. All ranks call it.
 
     Args:
-        name: what a launcher calls this rank's host; else it is the machine's own name.
+        name: the launcher's name for this rank's host; by default the machine's own name.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""How a program without torch joins its job, and leaves it."""
+"""Joining a job, and leaving it, in programs without torch."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def init(
 ) -> Communicator:
     """Join the job and return when all its ranks have.
 
-    ``rank``, ``size`` and ``store`` are given together, or come from the environment: from ``HERRINGBONE_RANK``,
-    ``HERRINGBONE_WORLD_SIZE`` and ``HERRINGBONE_STORE``, or from what torchrun, mpirun, srun or another launcher sets. Without
-    any of these the job is this process alone, which is a warning.
+    Pass all of ``rank``, ``size`` and ``store``, or none. Then they come from ``HERRINGBONE_RANK``, ``HERRINGBONE_WORLD_SIZE``
+    and ``HERRINGBONE_STORE``, or from the variables of torchrun, mpirun, srun or another launcher. Without any of these the job
+    is this process alone, with a warning.
 
-    A process that is in its launcher's job already, by an earlier ``init()``, ``hvd.init()`` or ``kvstore.create()``, gets another group
-    of the same ranks, over the same connections and with the same options. All ranks call it, in the same order. It ends with the
-    first one.
+    If this process has joined its launcher's job by ``init()``, ``hvd.init()`` or ``kvstore.create()``, it gets another group
+    of the same ranks, over the same connections and with the same options. All ranks call it, in the same order. The new group
+    ends with the first one.
 
     Args:
         rank: this process's rank, 0 to ``size - 1``.
         size: the number of ranks.
         store: ``"host:port"`` where rank 0 listens for the others to find each other.
         options: settings; see :class:`Options`.
-        timeout: seconds for the joining and, by default, for each operation; 30 minutes if it is not given.
+        timeout: seconds for joining and, by default, for each operation; 30 minutes by default.
 
     Raises:
         ConfigError: a setting is missing, malformed or impossible.
@@ -68,7 +68,8 @@ def init(
 
 
 def join_again(rank: int, size: int, store: str, timeout: float) -> Communicator:
-    """As :func:`init`, for ranks of a job that has run before: one that cannot use its settings does not end the others' programs.
+    """Like :func:`init`, for ranks of a job that has run before: a rank that cannot use its settings does not end the others'
+    programs.
 
     Raises:
         ConfigError: a setting of this rank is missing, malformed or impossible.
@@ -88,7 +89,7 @@ def _at(
 
 
 def job() -> Communicator | None:
-    """The group of all ranks that the launcher started, if this process has joined it and not left."""
+    """The group of all ranks that the launcher started, if this process is in it."""
     return next((known for known in made if known._maker is not None), None)
 
 
@@ -96,10 +97,10 @@ def join_launched(maker: str, options: Options, timeout: float | None) -> Commun
     """Join the launcher's job, or make another group of its ranks if this process has joined it.
 
     Args:
-        maker: what errors call the call that joins.
+        maker: the name of the joining call in errors.
 
     Raises:
-        ConfigError, HerringboneError: as of :func:`init`.
+        ConfigError, HerringboneError: as in :func:`init`.
     """
     first = job()
     if first is not None and options == Options():
@@ -119,13 +120,13 @@ def join_launched(maker: str, options: Options, timeout: float | None) -> Commun
 
 
 def _explained(error: RendezvousError, first: Communicator | None) -> tuple[Any, ...]:
-    """The arguments of an error, which also says what group this process has already."""
+    """The arguments of an error whose text also names the group that this process already has."""
     why = ""
     torch = sys.modules.get("torch")
     if first is not None:
         why = (
-            f"This process is in the job already, by {first._maker}, and its ranks meet once at an address: leave options out, which "
-            f"makes another group of them, or close that group first"
+            f"This process has already joined the job, by {first._maker}, and its ranks meet once at an address: leave options out to "
+            f"make another group of them, or close that group first"
         )
     elif torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         why = (
@@ -140,10 +141,10 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32", commun
     """A zeroed array that all ranks of this host map; see :meth:`Communicator.empty`.
 
     Args:
-        communicator: whose ranks; of those that :func:`init` has made and nobody has closed, the last if it is not given.
+        communicator: the group of the ranks; by default the last open one that :func:`init` has made.
 
     Raises:
-        ClosedError: there is none.
+        ClosedError: no communicator is open.
     """
     if communicator is None:
         if not made:
@@ -153,10 +154,10 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32", commun
 
 
 def finalize() -> None:
-    """Close every communicator that :func:`init` has made. The end of the process does it, too.
+    """Close every communicator that :func:`init` has made. The end of the process does this, too.
 
     Raises:
-        MismatchError: as of :meth:`Communicator.close`, once all are closed. At the end of the process it is only printed.
+        MismatchError: as in :meth:`Communicator.close`, once all are closed. At the end of the process it is only printed.
     """
     tell(_close_made())
 

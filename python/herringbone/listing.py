@@ -1,4 +1,4 @@
-"""What ``dir()``, and so an interactive prompt, shows of a public module: its public names, and none that it only uses."""
+"""Lets ``dir()``, and so an interactive prompt, show the public names of a module, without the names that it only uses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["listing"]
 
 
 def listing(name: str, *modules: str) -> Callable[[], list[str]]:
-    """A module's ``__dir__``: the names of its ``__all__``, and those that every module has.
+    """A module's ``__dir__``: the names of its ``__all__``, and the names that every module has.
 
-    A module without ``__all__`` passes names on: then all are public but its own modules, of which ``modules`` are public, too.
+    A module without ``__all__`` passes names on: then all are public but its own modules. ``modules`` are the public ones of
+    these.
     """
 
     def __dir__() -> list[str]:

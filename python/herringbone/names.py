@@ -18,7 +18,7 @@ Collective = Literal[
 """A collective, by the name of its method."""
 
 Codec = Literal["bf16", "fp16", "int8", "sign", "exact", "auto"] | str
-"""A codec. Those with a parameter are strings such as ``"topk:0.01"``, and ``"auto"`` lets the plan choose."""
+"""A codec. With a parameter it is a string such as ``"topk:0.01"``; ``"auto"`` lets the plan choose."""
 
 Algorithm = (
     Literal[
@@ -38,10 +38,10 @@ Algorithm = (
     ]
     | str
 )
-"""An algorithm of all-reduces. Those with parameters are strings such as ``"radix(8,8)"``."""
+"""An algorithm of all-reduces. With parameters it is a string such as ``"radix(8,8)"``."""
 
 Transport = Literal["shm", "tcp"]
-"""How processes send each other data: shared memory, within a host, or TCP."""
+"""How processes exchange data: shared memory, within a host, or TCP."""
 
 FoldOrder = Literal["ranks", "hosts", "sites"]
-"""The order in which numbers are added: by rank, each host's first, or each site's first."""
+"""The order in which numbers are added: by rank, within each host first, or within each site first."""

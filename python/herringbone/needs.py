@@ -1,4 +1,4 @@
-"""What the package needs for some of its parts and does not install: numpy and torch."""
+"""Optional dependencies of the package: numpy and torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["needs"]
 
 
 def needs(part: str, module: str) -> None:
-    """Import ``module``, which this ``part`` of the package works with.
+    """Import ``module``, which this ``part`` of the package needs.
 
     Raises:
-        ModuleNotFoundError: it is not installed; the text says how it is.
+        ModuleNotFoundError: it is not installed; the text says how to install it.
     """
     try:
         importlib.import_module(module)

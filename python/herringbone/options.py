@@ -13,26 +13,26 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of a group of workers; what is ``None`` comes from the environment, else has its default::
+    """Settings of a group of workers. A setting that is ``None`` comes from the environment, or has its default::
 
         options = herringbone.Options(transport="tcp")
         group = herringbone.init(options=options)
         torch.distributed.init_process_group("herringbone", pg_options=options)
 
-    Every rank gives the same values; only rank 0's ``reducers`` count.
+    Every rank gives the same values; of ``reducers`` only rank 0's are used.
     """
 
     reducers: Sequence[str] | None = None
     """Addresses ``host:port`` of running ``herringbone serve`` processes (``HERRINGBONE_REDUCERS``)."""
 
     algorithm: Algorithm | None = None
-    """Name of the algorithm that every all-reduce has to use (``HERRINGBONE_ALGORITHM``)."""
+    """Name of the algorithm that every all-reduce must use (``HERRINGBONE_ALGORITHM``)."""
 
     transport: Transport | None = None
     """``"shm"`` or ``"tcp"``: the only transport between processes (``HERRINGBONE_TRANSPORT``)."""
 
     fold_order: FoldOrder | None = None
-    """``"ranks"``, ``"hosts"`` or ``"sites"``: which order numbers are added in (``HERRINGBONE_FOLD_ORDER``)."""
+    """``"ranks"``, ``"hosts"`` or ``"sites"``: the order in which numbers are added (``HERRINGBONE_FOLD_ORDER``)."""
 
     token: str | None = None
     """The job's shared secret, any non-empty text (``HERRINGBONE_TOKEN``)."""

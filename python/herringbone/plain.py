@@ -1,7 +1,7 @@
-"""Plain values as JSON and arrays: what travels between ranks that trust each other with data, and with no code.
+"""Plain values as JSON and arrays, for ranks that trust each other with data but not with code.
 
 Nothing here pickles. Both ends know the same few kinds of values; each is a JSON value, or a dictionary of one entry that
-names its kind. A value arrives as one of the very type that it had, or does not travel.
+names its kind. A value arrives with exactly the type that it had, or is refused.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["build", "describe", "pack", "unpack", "unpack_file"]
 PLAIN = (bool, int, float, str, type(None))
 SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 TRAVELS = (
-    "pass dictionaries, lists, tuples, sets, arrays, tensors, numbers, texts, bytes and None, and of your own classes named tuples, "
+    "pass dictionaries, lists, tuples, sets, arrays, tensors, numbers, texts, bytes or None; your own classes can be named tuples, "
     "dataclasses and enumerations"
 )
 LONGEST_NUMBER = 1024
-"""So many bits of a whole number are written as JSON's; Python limits how long a number it writes in decimals."""
+"""The most bits of a whole number that is written as JSON's; Python limits the length of decimals."""
 LENGTH_BYTES = 8
-"""Of the number before a packed value's description."""
+"""Bytes of the number before a packed value's description."""
 
 
 def pack(call: str, value: Any, where: str = "the object") -> Array:
@@ -57,10 +57,10 @@ def pack(call: str, value: Any, where: str = "the object") -> Array:
 
 
 def unpack(call: str, packed: Array) -> Any:
-    """The value that :func:`pack` has made these bytes of.
+    """The value that :func:`pack` has turned into these bytes.
 
     Raises:
-        ValueError: they are not as many as they say, before anything is allocated for them.
+        ValueError: their number is not what the description says. This is checked before anything is allocated for them.
     """
     at = 0
 
@@ -73,10 +73,11 @@ def unpack(call: str, packed: Array) -> Any:
 
 
 def unpack_file(call: str, file: BinaryIO) -> Any:
-    """The value that :func:`pack` has made the bytes of a regular file of. Nothing is allocated for bytes that the file does not have.
+    """The value that :func:`pack` has turned into the bytes of a regular file. Nothing is allocated for bytes that the file
+    lacks.
 
     Raises:
-        ValueError: they are not as many as they say.
+        ValueError: the number of bytes is not what the description says.
     """
 
     def fill(into: Array) -> None:
@@ -90,7 +91,7 @@ def unpack_file(call: str, file: BinaryIO) -> Any:
 
 
 def _unpacked(call: str, fill: Callable[[Array], None], size: int) -> tuple[Any, int]:
-    """The value of ``size`` packed bytes, and how many of them are left over. ``fill`` puts the next ones into an array."""
+    """The value of ``size`` packed bytes, and how many bytes follow it. ``fill`` puts the next bytes into an array."""
     import numpy as np
 
     left = size
@@ -118,10 +119,10 @@ def _unpacked(call: str, fill: Callable[[Array], None], size: int) -> tuple[Any,
 
 
 def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
-    """What JSON says of a value; the arrays in it go to ``arrays``, in order.
+    """A value as JSON; its arrays are appended to ``arrays``, in order.
 
     Raises:
-        TypeError: it is of a kind that does not travel; the text names ``where`` it stands.
+        TypeError: it is of a kind that cannot be sent; the text names its place, ``where``.
     """
     import numpy as np
 
@@ -149,7 +150,7 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
             raise TypeError(f"{call}: {where} is an array of {array.dtype}, which is not plain numbers")
         if np.dtype(array.dtype.str) != array.dtype:
             raise TypeError(
-                f"{call}: {where} is an array of {array.dtype}, which numpy alone does not know; pass its bits, as of view(numpy.uint8)"
+                f"{call}: {where} is an array of {array.dtype}, which numpy alone does not know; pass its bits, such as view(numpy.uint8)"
             )
         arrays.append(array)
         return {"scalar" if kind is not np.ndarray else "array": list(np.shape(value))}
@@ -163,7 +164,7 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
 
 
 def _in_place_of(value: Any) -> str:
-    """What to pass in the place of a value that does not travel."""
+    """Advice on what to pass instead of a value that cannot be sent."""
     import numpy as np
 
     if isinstance(value, np.ma.MaskedArray):

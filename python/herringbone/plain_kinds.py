@@ -1,7 +1,7 @@
-"""Kinds of values beside the plain ones: each is taken apart into simpler values, and put together from them on another rank.
+"""Kinds of values in addition to the plain ones: each is split into simpler values, from which another rank rebuilds it.
 
-Classes of the program travel by their names, and only named tuples, dataclasses and enumerations: of these the receiver makes an instance
-without running code of theirs. It never imports what another rank names.
+Classes of the program are sent by name, and only named tuples, dataclasses and enumerations: the receiver makes their instances
+without running their code. It never imports a module because another rank names it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .errors import HerringboneError
 __all__ = ["KINDS", "joined", "taken_apart"]
 
 FACTORIES = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool)}
-"""What the default of a ``defaultdict`` may be made by."""
+"""The factories that a ``defaultdict`` can have."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """Values of one type, and of no type that is derived from it."""
+    """Values of exactly one type, without derived types."""
 
     apart: Callable[[Any], Any]
-    """Takes a value apart, into values of other kinds."""
+    """Splits a value into values of other kinds."""
     together: Callable[[Any], Any]
 
 
@@ -55,7 +55,7 @@ def _default(held: list[Any]) -> collections.defaultdict[Any, Any]:
 
 
 def _apart_ordered(value: collections.OrderedDict[Any, Any]) -> Any:
-    # That of a module's state: the versions of its parts.
+    # The attribute of a module's state: the versions of its parts.
     return [dict(value), getattr(value, "_metadata", None)]
 
 
@@ -106,7 +106,7 @@ KINDS: dict[type, tuple[str, _Kind]] = {
         _Kind(lambda it: list(it.__getinitargs__()), lambda held: datetime.timezone(*held)),
     ),
 }
-"""By their types: the names under which they travel, and how."""
+"""By type: the name under which values are sent, and how."""
 
 OF_TORCH: dict[str, _Kind] = {
     "dtype": _Kind(lambda it: str(it).removeprefix("torch."), lambda held: _of_torch("dtype", held)),
@@ -117,10 +117,10 @@ OF_TORCH: dict[str, _Kind] = {
 
 
 def taken_apart(value: Any) -> tuple[str, Any] | None:
-    """The name of a value's kind, and the simpler values that say it; ``None`` if it is of none of these kinds.
+    """The name of a value's kind, and the simpler values that describe it; ``None`` if it is of none of these kinds.
 
     Raises:
-        TypeError: it would be, but for something in it; the text goes on from the value's name.
+        TypeError: it is of such a kind but cannot be sent; the text continues a sentence that begins with the value's name.
     """
     kind = type(value)
     if kind in KINDS:
@@ -131,13 +131,13 @@ def taken_apart(value: Any) -> tuple[str, Any] | None:
         if kind is getattr(torch, name):
             return f"torch.{name}", known.apart(value)
     if issubclass(kind, enum.Enum):
-        # One that has a name goes by it; a value may be unlike itself, as NaN is.
+        # A member that has a name is sent by it, because a value such as NaN can differ from itself.
         named = value.name in kind.__members__
         return "enum", [*_name_of(kind), [value.name] if named else value.value]
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         if getattr(value, "__dict__", None):
             raise TypeError(
-                f"is a {kind.__name__}, a named tuple with attributes of its own: {', '.join(vars(value))}; pass them beside it"
+                f"is a {kind.__name__}, a named tuple with attributes of its own: {', '.join(vars(value))}; pass them separately"
             )
         return "named", [*_name_of(kind), list(value)]
     if dataclasses.is_dataclass(kind):
@@ -150,7 +150,7 @@ def taken_apart(value: Any) -> tuple[str, Any] | None:
 
 
 def joined(call: str, name: str, held: Any) -> Any:
-    """The value whose kind has this name, from what :func:`taken_apart` has made of it.
+    """The value whose kind has this name, from the result of :func:`taken_apart`.
 
     Raises:
         HerringboneError: this rank does not have its class, or does not know the kind.
@@ -170,7 +170,7 @@ TOGETHER: dict[str, Callable[[Any], Any]] = {
 
 
 def _instance(kind: Any, name: str, content: Any) -> Any:
-    """A value of a class, without a call of its own code."""
+    """A value of a class, made without calling the class's code."""
     if name == "enum":
         return kind[content[0]] if isinstance(content, list) else kind(content)
     if name == "named":
@@ -182,7 +182,7 @@ def _instance(kind: Any, name: str, content: Any) -> Any:
 
 
 def _state(value: Any) -> dict[str, Any]:
-    """All attributes of a dataclass's value: its fields, and what else it has been given."""
+    """All attributes of a dataclass's value: its fields, and attributes that were added to it."""
     slots = [getattr(kind, "__slots__", ()) for kind in type(value).__mro__]
     names = [
         name for each in slots for name in ([each] if isinstance(each, str) else each) if name not in ("__dict__", "__weakref__")
@@ -192,15 +192,15 @@ def _state(value: Any) -> dict[str, Any]:
 
 
 def _base(kind: type) -> type:
-    """The class of Python's own that a class is derived from."""
+    """The built-in class that a class is derived from."""
     return next(each for each in kind.__mro__ if not each.__flags__ & 1 << 9)
 
 
 def _name_of(kind: type) -> tuple[str, str]:
-    """Where a class is found on any rank.
+    """The module and name by which every rank finds a class.
 
     Raises:
-        TypeError: nowhere.
+        TypeError: no name leads to it.
     """
     if _found(kind.__module__, kind.__qualname__) is not kind:
         raise TypeError(
@@ -210,7 +210,7 @@ def _name_of(kind: type) -> tuple[str, str]:
 
 
 def _found(module: str, qualified: str) -> Any:
-    """What a module that is imported has under a name."""
+    """The object that an imported module has under a name."""
     place: Any = sys.modules.get(module)
     for part in qualified.split("."):
         place = getattr(place, "__dict__", {}).get(part)

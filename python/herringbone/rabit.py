@@ -1,4 +1,4 @@
-"""RABIT's interface: programs that lose a process and continue where they were.
+"""RABIT's interface, for programs that lose a process and continue where they were.
 
 ::
 
@@ -16,16 +16,19 @@
         rabit.checkpoint(model)
     rabit.finalize()
 
-``herringbone launch --max-attempts 20 -n 4 python program.py`` starts it, and starts again each process that ends with a failure.
-The new process loads the last checkpoint. What the others have called since returns at once, with the results that they keep, and
-``prepare_fun`` is not called, which must make no calls itself. The others wait meanwhile, in their next call.
+``herringbone launch --max-attempts 20 -n 4 python program.py`` starts it, and restarts each process that ends with a failure.
+The new process loads the last checkpoint. Calls that the others have made since then return at once, with the results that the
+others keep, and without calling ``prepare_fun``, which must make no calls of this module itself. Meanwhile the others wait in
+their next call.
 
-The names are those of RABIT's own module (dmlc/rabit), with these differences: nothing is pickled, so models and broadcast objects are
-arrays, bytes, numbers, texts, ``None``, and lists, tuples, sets and dictionaries of these, whose keys are texts or numbers;
-:func:`allreduce` overwrites the array that it was given, if that has the right layout, and returns an array of its shape; the library
-needs no tracker, so :func:`init` has no ``lib``.
+The names are the same as in RABIT's own module (dmlc/rabit), with these differences:
 
-All calls are made by one thread.
+* Nothing is pickled. Models and broadcast objects are arrays, bytes, numbers, texts, ``None``, and lists, tuples, sets and
+  dictionaries of these, whose keys are texts or numbers.
+* :func:`allreduce` overwrites its array if that has the right layout, and returns an array of its shape.
+* The library needs no tracker, so :func:`init` has no ``lib``.
+
+All calls must be made by one thread.
 """
 
 from __future__ import annotations
@@ -82,17 +85,17 @@ _joined: _herringbone.Rabit | None = None
 
 
 def init(args: Iterable[str | bytes] | None = None) -> None:
-    """Join the job, or continue in it if this process takes a lost one's place.
+    """Join the job, or continue in it if this process replaces a lost one.
 
     Args:
-        args: the program's arguments, ``sys.argv`` if there are none. ``rabit_global_replica=5`` says on about how many ranks a result
-            stays once all ranks have it, ``rabit_local_replica=2`` on how many other ranks a local model is kept, and
-            ``rabit_timeout_sec=1800`` how long ranks wait for a process to be started again. Any other name that
-            begins with ``rabit_`` and is not one of RABIT's is a warning.
+        args: the program's arguments, by default ``sys.argv``. It uses ``rabit_global_replica=5`` (about how many ranks keep a
+            result once all ranks have it), ``rabit_local_replica=2`` (how many other ranks keep a local model), and
+            ``rabit_timeout_sec=1800`` (how long ranks wait for a process to restart). Any other name that begins with
+            ``rabit_`` and is not one of RABIT's causes a warning.
 
     Raises:
-        TypeError: ``args`` is one text and no list of texts.
-        ReplayError: the others do not have any more what this process needs.
+        TypeError: ``args`` is one text instead of a list of texts.
+        ReplayError: the others have dropped results that this process needs.
         HerringboneError: the job was not formed, or this process has joined already.
     """
     global _joined
@@ -107,7 +110,7 @@ def init(args: Iterable[str | bytes] | None = None) -> None:
 
 @in_words_of("rabit")
 def finalize() -> None:
-    """Wait until all ranks have come to their end, and leave. A process that ends without this is taken for lost.
+    """Wait until all ranks call this, and leave the job. A process that ends without it is treated as lost.
 
     Raises:
         HerringboneError: :func:`init` was not called, or a rank is lost for good.
@@ -138,7 +141,7 @@ def get_processor_name() -> str:
 
 
 def tracker_print(msg: object) -> None:
-    """Print a line, with this rank in front, on standard error. RABIT's tracker printed it."""
+    """Print a line on standard error, with this rank in front. In RABIT the tracker prints it."""
     _rabit("tracker_print").tracker_print(str(msg))
 
 
@@ -148,7 +151,7 @@ def version_number() -> int:
 
 
 def kept_bytes() -> int:
-    """How many bytes of results this rank keeps for processes that are started again."""
+    """How many bytes of results this rank keeps for restarted processes."""
     return _rabit("kept_bytes").kept_bytes()
 
 
@@ -156,17 +159,17 @@ def allreduce(data: Array, op: int, prepare_fun: Callable[[Array], object] | Non
     """Fold an array over all ranks, element by element.
 
     Args:
-        data: any shape; the same number of elements and type on every rank. The result overwrites it if its memory is its values in
-            order (C-contiguous) and writable, even if it is a view of another array. RABIT copies: pass ``data.copy()`` to keep the
-            input. Otherwise the result is a new array, and ``data`` is not changed.
-        op: :data:`MAX`, :data:`MIN`, :data:`SUM`, or, of integers, :data:`BITOR`.
+        data: any shape; the same number of elements and type on every rank. The result overwrites it if it is C-contiguous and
+            writable, even if it is a view of another array. Otherwise the result is a new array, and ``data`` is not changed.
+            RABIT always copies: pass ``data.copy()`` to keep the input.
+        op: :data:`MAX`, :data:`MIN`, :data:`SUM`, or, for integers, :data:`BITOR`.
         prepare_fun: puts the input into the array. It is not called if the others have the result already.
 
     Returns:
         The result: ``data`` if that was overwritten.
 
     Raises:
-        ReplayError: the others have called something else here.
+        ReplayError: the others have made a different call here.
         ValueError: ``op`` is none of the four.
         HerringboneError: the call failed.
     """
@@ -185,7 +188,8 @@ def allreduce(data: Array, op: int, prepare_fun: Callable[[Array], object] | Non
 
 
 def broadcast(data: Any, root: int) -> Any:
-    """Give all ranks an object of rank ``root``: of the kinds that this module names. The others' own is not looked at.
+    """Give all ranks rank ``root``'s object, of the kinds that this module's documentation lists. Other ranks' objects are
+    ignored.
 
     Raises:
         TypeError: the object is of another kind, or ``root`` is not an integer.
@@ -217,7 +221,7 @@ def _moved(rabit: _herringbone.Rabit, array: Array, root: int, place: int) -> No
 
 
 def allgather(data: Array) -> Array:
-    """Gather an array of each rank, all of one shape and type, into an array that has one more dimension in front: the rank.
+    """Gather an array from each rank, all of one shape and type, into an array with the rank as a new first dimension.
 
     Raises:
         MismatchError: the ranks' arrays differ in size, or in a type that the engine knows.
@@ -239,12 +243,12 @@ def allgather(data: Array) -> Array:
 def load_checkpoint(with_local: bool = False) -> tuple[Any, ...]:
     """The last checkpoint: its version, the model that all ranks have, and, ``with_local``, this rank's own.
 
-    The version is 0 if there is none, and the models are ``None``: the program begins. Calls before this one belong to no version. A new
-    process finds the results of broadcasts by their order. It finds those of other calls by the line of the program that makes them, so
+    Without a checkpoint the version is 0 and the models are ``None``. Calls before this one belong to no version. A new process
+    finds results of broadcasts by the order of calls, and results of other calls by the line of the program that makes them. So
     make an all-reduce or all-gather from the same line on all ranks.
 
     Raises:
-        ReplayError: calls of a version came before it.
+        ReplayError: calls of a version were made before this one.
     """
     loaded = _rabit("load_checkpoint").load_checkpoint()
     version, held, local = loaded if loaded is not None else (0, None, None)
@@ -254,14 +258,14 @@ def load_checkpoint(with_local: bool = False) -> tuple[Any, ...]:
 
 @in_words_of("rabit")
 def checkpoint(global_model: Any, local_model: Any = None) -> None:
-    """End a version: a process that starts from now on begins with these models. Returns when all ranks have called it.
+    """End a version: a process that starts later begins with these models. Returns when all ranks have called it.
 
     Args:
         global_model: the same on all ranks.
-        local_model: this rank's own, which the next ranks keep, too; all ranks have one, or none.
+        local_model: this rank's own; the next ranks keep copies. Either all ranks have one, or none.
 
     Raises:
-        TypeError: a model is of a kind that this module does not name.
+        TypeError: a model is of a kind that this module does not support.
         ReplayError: the ranks have made different calls.
         HerringboneError: the call failed.
     """
@@ -274,18 +278,18 @@ def checkpoint(global_model: Any, local_model: Any = None) -> None:
 
 @in_words_of("rabit")
 def lazy_checkpoint(global_model: Any) -> None:
-    """End a version, as :func:`checkpoint`, and copy nothing: the model is read only if a process is lost.
+    """End a version, like :func:`checkpoint`, without copying: the model is read only if a process is lost.
 
-    In each version, make all calls first, then change the model, then make the next checkpoint. Between calls the model does not change.
+    In each version, make all calls first, then change the model, then make the next checkpoint. Do not change it between calls.
 
     Raises:
-        TypeError: the model is of a kind that this module does not name.
+        TypeError: the model is of a kind that this module does not support.
         ReplayError: the ranks have made different calls.
         HerringboneError: the call failed.
     """
     rabit = _rabit("lazy_checkpoint")
     where = "the global model"
-    # A loss would be too late to find what cannot be packed. This looks at arrays and does not copy those that are C-contiguous.
+    # When a process is lost it is too late to find values that cannot be packed. Checking does not copy C-contiguous arrays.
     describe("lazy_checkpoint", global_model, where, [])
     rabit.lazy_checkpoint(lambda: pack("lazy_checkpoint", global_model, where).tobytes())
 

@@ -1,8 +1,8 @@
-"""Making torch know the backend, whichever of the two packages is imported first.
+"""Registering the backend with torch, whichever of the two packages is imported first.
 
-torch 2.14 and later find the backend through the wheel's entry point. Earlier versions read no entry points, so the backend is
-registered as soon as both packages are there. At the end of its import every torch calls :func:`autoload`, through another
-entry point. Nothing here imports torch.
+torch 2.14 and later find the backend through the wheel's entry point. Earlier versions read no entry points for backends, so
+the backend is registered as soon as both packages are imported. At the end of its import every torch calls :func:`autoload`,
+through another entry point. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def register_once_torch_is_there() -> None:
 
 
 def autoload() -> None:
-    """Register the backend at the end of torch's import, where the program does not have to import this package for it.
+    """Register the backend at the end of torch's import, so that the program does not have to import this package.
 
-    The first use of the name does it, too, from torch 2.14 on, and costs other programs nothing.
+    From torch 2.14 on the first use of the backend's name does this, at no cost to other programs.
     """
     if os.environ.get("HERRINGBONE_REPLACE"):
         _register()
@@ -58,7 +58,7 @@ def _register() -> None:
 def _register_or_warn() -> None:
     """Register the backend while the program imports torch or this package.
 
-    That it has another version than the backend needs is no reason to fail, as long as nobody asks for the backend.
+    A version of torch that the backend cannot use causes only a warning, as long as the program does not ask for the backend.
     """
     try:
         _register()
@@ -68,10 +68,10 @@ def _register_or_warn() -> None:
 
 
 class _TorchFinder:
-    """Finds torch where the other finders do, and sees the end of its import."""
+    """Finds torch where the other finders do, and notices the end of its import."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """What the other finders say of torch; of all other modules nothing."""
+        """The other finders' answer for torch; ``None`` for all other modules."""
         if name != "torch":
             return None
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
@@ -84,7 +84,7 @@ class _TorchFinder:
         execute = loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:
-            # The loader stays what it was: others look at its type, and read the package's files through it.
+            # The loader stays the same object: other code checks its type, and reads the package's files through it.
             loader.exec_module = execute
             execute(module)
             if self in sys.meta_path:

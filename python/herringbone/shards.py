@@ -1,4 +1,4 @@
-"""Sums over the shards of a training: the same bits whatever the number of ranks that carry them."""
+"""Sums over the shards of a training: the same bits on any number of ranks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def check_shards(call: str, shards: Any) -> int:
 
 
 WHY = {
-    "aligned": "each rank carries what lies below one node of the tree over the shards, so it sends one partial sum",
-    "even": "the longest run is as short as can be, and a rank sends a partial sum for each of its nodes",
+    "aligned": "each rank carries the shards below one node of the tree over the shards, so it sends one partial sum",
+    "even": "the longest run is as short as possible, and a rank sends a partial sum for each of its nodes",
 }
 """The reasons for runs, by their names."""
 
 
 def lengths_of(shards: int, ranks: int, runs: str | Sequence[int]) -> list[int]:
-    """How many of the shards each rank carries in ``runs``, which are named or said."""
+    """How many shards each rank carries; ``runs`` is a name or a list of lengths."""
     if runs == "aligned":
         return aligned_shards(shards, ranks)
     if runs == "even":
@@ -64,7 +64,7 @@ def lengths_of(shards: int, ranks: int, runs: str | Sequence[int]) -> list[int]:
 
 
 def explained(shards: int, lengths: list[int], why: str) -> str:
-    """Which rank carries which of the shards, and why."""
+    """The shards that each rank carries, and why."""
     runs, first = [], 0
     for rank, length in enumerate(lengths):
         carried = "none" if length == 0 else f"{first}" if length == 1 else f"{first} to {first + length - 1}"
@@ -80,27 +80,28 @@ class ShardGroup:
         mean = group.all_reduce({shard: gradient_of(shard) for shard in group.mine}, "average")
 
     A training has a fixed number of **shards**, each with its own samples and its own gradient. Each rank carries a run of
-    consecutive ones. What all shards give is folded in the canonical tree over the shards' numbers, wherever they lie, so results
-    are the same bits on 1, 2, 3 or more ranks. Ranks beyond the number of shards carry none, and take part.
+    consecutive shards. The shards' gradients are folded in the canonical tree over the shards' numbers, wherever the shards
+    are. So results are the same bits on 1, 2, 3 or more ranks. Ranks beyond the number of shards carry none, but take part.
 
-    All ranks make the group with the same number of shards, and equally many of them.
+    All ranks make the group with the same number of shards, and make the same number of such groups.
     """
 
     def __init__(
         self, communicator: Communicator, shards: int, *, runs: Literal["aligned", "even"] | Sequence[int] = "aligned"
     ) -> None:
-        """Make the group. It is made here, and waits for nobody: if a rank has other shards, the first call says so.
+        """Make the group, without waiting for other ranks: if their number of shards differs, the first call fails.
 
         Args:
-            communicator: its ranks.
+            communicator: the ranks.
             shards: how many shards the training has; results depend on it.
-            runs: who carries which; results do not depend on it, but all ranks pass the same. ``"aligned"``: each rank carries what lies
-                below one node of the tree over the shards, so it sends one partial sum. ``"even"``: the longest run is as short as can
-                be, and some ranks send several. Or how many shards each rank carries, in the order of ranks; those without come last.
+            runs: the shards of each rank. Results do not depend on it, but all ranks pass the same. ``"aligned"``: each rank
+                carries the shards below one node of the tree over the shards, so it sends one partial sum. ``"even"``: the
+                longest run is as short as possible, and some ranks send several. Or a list with each rank's number of shards;
+                zeros come last.
 
         Raises:
             TypeError, ArgumentError: an argument makes no sense.
-            ConfigError: the runs are not those of so many ranks.
+            ConfigError: the runs do not fit the number of ranks.
         """
         if not isinstance(communicator, Communicator):
             raise TypeError(f"ShardGroup: communicator is a {type(communicator).__name__}; pass what herringbone.init() gives")
@@ -115,15 +116,15 @@ class ShardGroup:
         """The shards that this rank carries."""
 
     def all_reduce(self, gradients: Mapping[int, Array | None], op: Operation = "sum") -> Array | None:
-        """Fold what all shards give, element by element, in the order that only the shards' numbers say.
+        """Fold the arrays of all shards, element by element, in an order that depends only on the shards' numbers.
 
         Args:
-            gradients: for each of this rank's shards (:attr:`mine`) an array, or ``None`` if the shard gives nothing. All arrays
-                of all ranks have the same shape and type.
-            op: ``"sum"``, or ``"average"``, which divides by the number of shards, also of those that give nothing.
+            gradients: for each of this rank's shards (:attr:`mine`) an array, or ``None`` if the shard gives nothing. All
+                arrays of all ranks have the same shape and type.
+            op: ``"sum"``, or ``"average"``, which divides by the number of all shards, with or without an array.
 
         Returns:
-            A new array, on every rank; ``None`` if no shard gives anything.
+            A new array, on every rank; ``None`` if no shard gives an array.
 
         Raises:
             ArgumentError: the shards are not this rank's, or the arrays of this or another rank differ in shape or type.
@@ -149,7 +150,7 @@ class ShardGroup:
             (kind_of("all_reduce", accumulator(kind, op), op), count, 0, *spans, (folded, total), None, 0, None)
         )
         if kind == "bf16":
-            # It makes its types known to numpy; a rank without shards may not have done so.
+            # It registers its types with numpy; a rank without shards might not have imported it.
             import ml_dtypes  # noqa: F401  # its import is what counts
         result = np.empty(shape, np.dtype(NUMPY_TYPES[kind]))
         keep = (total, result)
@@ -157,7 +158,7 @@ class ShardGroup:
         return result
 
     def mean(self, numbers: Mapping[int, float | None]) -> float | None:
-        """The mean of a number of each shard, such as its loss, in the tree of the sums; ``None`` counts as 0.
+        """The mean of one number per shard, such as its loss, added in the same tree; ``None`` counts as 0.
 
         Returns:
             The mean over all shards, on every rank; ``None`` if no shard has a number.
@@ -171,14 +172,14 @@ class ShardGroup:
         return None if mean is None else float(mean[0])
 
     def explain(self) -> str:
-        """Which rank carries what, and why."""
-        return explained(self.shards, self.lengths, WHY.get(self._runs, "the program has dealt them so"))
+        """The shards that each rank carries, and why."""
+        return explained(self.shards, self.lengths, WHY.get(self._runs, "the program has chosen these runs"))
 
     def __repr__(self) -> str:
         return f"<herringbone.ShardGroup of {self.shards} shards, {len(self.mine)} of them on rank {self.communicator.rank}>"
 
     def _checked(self, gradients: Mapping[int, Array | None]) -> list[Array | None]:
-        """What this rank's shards give, in their order."""
+        """The arrays of this rank's shards, in their order."""
         import numpy as np
 
         if not isinstance(gradients, Mapping):
@@ -198,7 +199,7 @@ class ShardGroup:
         return next((f"{described[0]} and {other}" for other in described if other != described[0]), None)
 
     def _agreed(self, first: Array | None, differing: str | None, op: str) -> tuple[tuple[int, ...], str | None]:
-        """The shape and type of what all shards give: ranks without an array learn of them. No type: no shard gives anything."""
+        """The shape and type of all shards' arrays, also for ranks without one. No type: no shard gives an array."""
         import numpy as np
 
         problem: Exception | None = None if differing is None else ArgumentError(f"all_reduce: the shards give {differing}")

@@ -1,7 +1,7 @@
-"""Which samples each shard of a training has at each step, and the seeds of its random numbers.
+"""The samples of each shard of a training at each step, and the seeds of its random numbers.
 
 Everything here follows from numbers that all workers know: the seed, and the number of a step, counted from 0 through all
-epochs. So it depends neither on the number of workers, nor on changes of it, nor on restarts. Nothing here imports torch, and
+epochs. So it does not depend on the number of workers, on changes of it, or on restarts. Nothing here imports torch, and
 numpy is imported only where an array has to be made.
 """
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 __all__ = ["BATCH", "ORDER", "RULES", "SAMPLE", "SHARD", "Epochs", "order", "seed_of"]
 
 ORDER, SAMPLE, BATCH, SHARD = range(4)
-"""What a seed is for, as the first number of its path: the order of an epoch, the transforms of a sample, putting a batch
-together, or the random numbers of a shard. Without it, a shard's dropout could draw the numbers of a sample's transforms."""
+"""The purpose of a seed, as the first number of its path: the order of an epoch, the transforms of a sample, building a batch,
+or the random numbers of a shard. Without it, a shard's dropout could draw the same numbers as a sample's transforms."""
 
 RULES = {
     "drop": "leaves out the samples that do not fill a step",
-    "weigh": "deals them out as one smaller step, in which shards weigh as many samples as they have",
+    "weigh": "makes one smaller step of them, in which each shard weighs as much as its number of samples",
 }
-"""What can become of the end of an epoch."""
+"""The rules for the end of an epoch."""
 
 NUMBER_BYTES = 16
-"""The bytes that are hashed of a seed and of each number of a path."""
+"""The number of bytes that are hashed for a seed, and for each number of a path."""
 
 
 def seed_of(seed: int, *path: int) -> int:
     """A seed of 64 bits for one place of a training, such as ``seed_of(seed, SAMPLE, epoch, index)``.
 
     It stays the same in all versions: it is the BLAKE2b digest of 8 bytes (RFC 7693) with the personalization ``herringbone``,
-    read as a little-endian integer. ``seed`` and the numbers of ``path`` are hashed one after the other, each as a little-endian
-    integer of 16 bytes in two's complement. All have the same width, so paths of different lengths never collide.
+    read as a little-endian integer. The input is ``seed`` and then the numbers of ``path``, each as a little-endian integer of
+    16 bytes in two's complement. All have the same width, so paths of different lengths never collide.
 
     Raises:
         ArgumentError: a number has more than 128 bits with its sign.
@@ -56,10 +56,10 @@ def seed_of(seed: int, *path: int) -> int:
 def order(seed: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
     """The order of the samples of an epoch: a permutation of the numbers below ``samples``.
 
-    It stays the same in all versions of numpy. numpy promises the bits of its bit generators, not those of
-    ``Generator.permutation`` (NEP 19). So each sample gets the next raw 64 bits of Philox4x64-10 (Salmon et al., SC 2011), with
-    ``seed_of(seed, ORDER, epoch)`` as its key and a counter from 1, and samples are sorted by them. Of equal bits the lower
-    sample comes first.
+    It stays the same in all versions of numpy. numpy promises stable bits for its bit generators, but not for
+    ``Generator.permutation`` (NEP 19). So each sample gets the next raw 64 bits of Philox4x64-10 (Salmon et al., SC 2011). Its
+    key is ``seed_of(seed, ORDER, epoch)``, and its counter starts at 1. Samples are sorted by these bits, and equal bits by the
+    number of the sample.
     """
     import numpy as np
 
@@ -69,10 +69,10 @@ def order(seed: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Epochs:
-    """The samples of a data set, dealt to shards step after step and epoch after epoch.
+    """The samples of a data set, divided among shards step by step and epoch by epoch.
 
-    A step takes the next ``shards * batch`` samples of the epoch's order, and shard k the k-th ``batch`` of them. Steps are
-    counted from 0 through all epochs. Every method is a function of the fields and its arguments alone.
+    A step takes the next ``shards * batch`` samples of the epoch's order, and shard k gets the k-th ``batch`` of them. Steps
+    are counted from 0 through all epochs. Every method depends only on the fields and its arguments.
     """
 
     samples: int
@@ -82,13 +82,13 @@ class Epochs:
     """The samples of one shard in a full step."""
     seed: int = 0
     rule: str = "drop"
-    """What becomes of samples that do not fill a step at the end of an epoch.
+    """The rule for samples that do not fill a step at the end of an epoch.
 
-    ``"drop"`` leaves them out. ``"weigh"`` deals them out in order as one smaller step, as evenly as possible: the first shards
-    have one more. A shard weighs in proportion to its samples there, and shards without samples are left out of that step.
+    ``"drop"`` leaves them out. ``"weigh"`` makes one smaller step of them, in order and as evenly as possible: the first shards
+    get one more. A shard's weight is in proportion to its samples there, and shards without samples are left out of that step.
     """
     shuffle: bool = True
-    """Whether each epoch has an order of its own; without it all have the data set's."""
+    """Whether each epoch has its own random order; if not, all have the data set's."""
     _orders: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Epochs:
         if self.rule == "drop" and self.samples < self.full:
             raise ArgumentError(
                 f"Epochs: the data set has {self.samples} samples, and one step of {self.shards} shards takes {self.full}, so "
-                'rule="drop" would leave out all; pass rule="weigh", or a smaller batch'
+                'rule="drop" would leave out all samples; pass rule="weigh", or a smaller batch'
             )
         seed_of(self.seed)
 
@@ -120,7 +120,7 @@ class Epochs:
         return self.samples // self.full if self.rule == "drop" else -(-self.samples // self.full)
 
     def epoch_of(self, step: int) -> int:
-        """The epoch, from 0, in which this step is."""
+        """The epoch of this step, from 0."""
         if step < 0:
             raise ArgumentError(f"Epochs: step is {step}; steps count from 0")
         return step // self.steps
@@ -128,7 +128,7 @@ class Epochs:
     def indices(self, step: int, shard: int) -> npt.NDArray[np.int64]:
         """The numbers of the samples that a shard has in this step, in order; none if the shard is left out.
 
-        The orders of the last two epochs that were asked for are kept, as a loader prefetches from the next one.
+        The orders of the last two requested epochs are kept, because a loader prefetches from the next one.
         """
         epoch = self.epoch_of(step)
         first, count = self._place(step, shard)
@@ -151,14 +151,14 @@ class Epochs:
         return self.count(step, shard) * self.shards / self._left(step)
 
     def record(self) -> dict[str, Any]:
-        """What of the epochs a checkpoint has to remember, beside the seed and the number of shards; JSON can hold it."""
+        """The fields that a checkpoint has to keep, in addition to the seed and the number of shards; JSON can hold them."""
         return {"samples": self.samples, "batch": self.batch, "rule": self.rule, "shuffle": self.shuffle}
 
     def check(self, record: Mapping[str, Any]) -> None:
-        """Refuse to continue from the :meth:`record` of other epochs, in which a step would have other samples.
+        """Refuse to continue from the :meth:`record` of different epochs, in which steps have other samples.
 
         Raises:
-            ArgumentError: a value differs; the text has both.
+            ArgumentError: a value differs; the text has both values.
         """
         for name, own in self.record().items():
             if name not in record:
@@ -166,7 +166,7 @@ class Epochs:
             if record[name] != own:
                 raise ArgumentError(
                     f"Epochs: the checkpoint was made with {name}={record[name]!r}, and this training has {name}={own!r}; "
-                    "continue with the checkpoint's"
+                    "continue with the checkpoint's value"
                 )
 
     def _left(self, step: int) -> int:

@@ -1,6 +1,6 @@
-"""A model's state from one rank to all others: nested dictionaries and lists of arrays, tensors and plain values.
+"""Sends a model's state from one rank to all others: nested dictionaries and lists of arrays, tensors and plain values.
 
-What travels is a description in JSON and the bytes of the arrays. Nothing is pickled: a state holds data and no code.
+The message is a description in JSON and the bytes of the arrays. Nothing is pickled: a state holds data, not code.
 """
 
 from __future__ import annotations
@@ -26,26 +26,24 @@ MOST_DESCRIBED = 256 << 20
 
 
 def broadcast_state(communicator: Communicator, state: Any, *, root: int | None = None, newest: int = 0) -> Any:
-    """Give every rank the state of one: what a process lacks that takes part anew.
-
-    All ranks of the group call it.
+    """Give every rank the state of one rank, for instance after a new process has joined. All ranks of the group call it.
 
     Args:
         communicator: the group.
         state: dictionaries, lists and tuples of numpy arrays, torch tensors, numbers, texts, booleans and ``None``, such as
             ``model.state_dict()`` and ``optimizer.state_dict()`` in a dictionary with the number of the step. Only the
-            root's counts. Tensors arrive on the CPU.
-        root: whose state it is; the same on all ranks. If it is left out, it is that of the rank with the largest
-            ``newest``, and of those the lowest.
-        newest: how far this rank's state is, such as the number of its steps; a new process has none and says -1.
+            root's state is used. Tensors arrive on the CPU.
+        root: the rank whose state it is; the same on all ranks. By default the rank with the largest ``newest``, and the lowest
+            of several.
+        newest: the progress of this rank's state, such as its number of steps; a new process without a state passes -1.
 
     Returns:
-        The root's state; on the root itself the very object that it passed.
+        The root's state; on the root itself the object that it passed.
 
     Raises:
         TypeError: on the root, if the state holds something else.
         OutOfMemoryError: on all ranks, if one has no memory for it.
-        HerringboneError: the root's state cannot be sent; or the collective failed.
+        HerringboneError: the root's state cannot be sent, or the collective failed.
     """
     import numpy as np
 
@@ -60,7 +58,7 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
         raise HerringboneError(f"broadcast_state: rank {root} announces a description of {length} bytes: too long")
     text = bytes(communicator.broadcast(new_array("broadcast_state", (length,), np.uint8), root))
     header = json.loads(text)
-    # All is received before anything is made of it: whatever fails then leaves the ranks in step.
+    # Everything is received before it is used, so that a failure leaves the ranks in step.
     arrays = [_received(communicator, np.dtype(dtype), shape, root) for dtype, shape in header["arrays"]]
     return build("broadcast_state", header["state"], iter(arrays))
 
@@ -75,7 +73,7 @@ def _received(communicator: Communicator, dtype: np.dtype[Any], shape: list[int]
 
 
 def _furthest(communicator: Communicator, newest: int) -> int:
-    """The lowest of the ranks whose state is the newest."""
+    """The lowest rank with the newest state."""
     import numpy as np
 
     everybody = np.zeros(communicator.size, np.int64)
@@ -92,7 +90,9 @@ def _send(communicator: Communicator, state: Any, root: int) -> Any:
         header = {"state": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
         text = json.dumps(header, separators=(",", ":")).encode()
         if len(text) > MOST_DESCRIBED:
-            raise TypeError(f"broadcast_state: the state's description has {len(text)} bytes, too many values beside arrays")
+            raise TypeError(
+                f"broadcast_state: the state's description has {len(text)} bytes: the state has too many values that are not arrays"
+            )
     except Exception:
         # The others wait for the length.
         communicator.broadcast(np.array([-1], np.int64), root)

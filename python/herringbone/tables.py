@@ -1,6 +1,6 @@
-"""A parameter server: tables of rows that live on servers, which workers push to and pull from, each at its own time.
+"""A parameter server: tables of rows on servers. Each worker pushes to them and pulls from them at its own pace.
 
-Servers are processes: ``herringbone serve --tables``. Each worker connects to all of them::
+Servers are processes, started with ``herringbone serve --tables``. Each worker connects to all of them::
 
     with herringbone.ParameterServer() as servers:          # HERRINGBONE_TABLES, RANK, WORLD_SIZE from the environment
         embeddings = servers.table("embeddings", rows=1_000_000, width=64, sparse=True, optimizer="adagrad")
@@ -27,14 +27,14 @@ from .needs import needs
 __all__ = ["ParameterServer", "Table"]
 
 TYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
-"""What elements can be, by their names in numpy (bfloat16: in ml_dtypes) and torch."""
+"""The types of elements, by their names in numpy (bfloat16: in ml_dtypes) and torch."""
 NAMES = {short: name for name, short in TYPES.items()}
 WORKERS_MOST = 1 << 16
-"""A table has at most so many workers, and takes at most so many steps together."""
+"""The most workers of a table, and the most steps that take effect together."""
 ELSEWHERE = "in another process that lives: give each process a rank of its own"
-"""What a server says of a rank that it has already, and cannot tell who has it."""
+"""A server's words for a rank that it has already; it cannot tell which process has the rank."""
 HERE = "by another ParameterServer of this process: close that one first"
-"""What is said if it is this process."""
+"""The words if this process has it."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class ParameterServer:
             table = servers.table("embedding", rows=1_000_000, width=64, optimizer="adagrad")
             rows = table.pull(keys)
 
-    Each worker of a job makes one, and opens the same tables. Leaving it as a context, or ``close()``, says goodbye: the steps of
-    other workers do without this one. A worker that dies is waited for as long as its servers' ``--patience`` says.
+    Each worker of a job makes one, and opens the same tables. After the end of the ``with`` block, or ``close()``, the other
+    workers' steps do not wait for this one. If a worker dies, the others wait for it for the servers' ``--patience``.
 
-    This is the design of ps-lite and of Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014).
+    The design follows ps-lite and Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014).
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class ParameterServer:
     ) -> None:
         """Connect to ``servers``, each ``"host:port"``; all workers name the same ones in the same order.
 
-        ``rank`` and ``workers`` are this worker's rank and how many there are. ``timeout`` says how many seconds a call may take.
-        What is ``None`` comes from the environment: ``HERRINGBONE_TABLES``, ``RANK`` and ``WORLD_SIZE`` or what else launchers set,
-        ``HERRINGBONE_TOKEN``, ``HERRINGBONE_TIMEOUT_S``.
+        ``rank`` and ``workers`` are this worker's rank and the number of workers. ``timeout`` is the most seconds that a call
+        can take. If an argument is ``None``, it comes from the environment: ``HERRINGBONE_TABLES``, ``RANK`` and ``WORLD_SIZE``
+        or the variables of another launcher, ``HERRINGBONE_TOKEN``, ``HERRINGBONE_TIMEOUT_S``.
 
-        Raises :class:`ConfigError`, :class:`AuthError`, or :class:`RendezvousError` if a server is not there in time.
+        Raises :class:`ConfigError`, :class:`AuthError`, or :class:`RendezvousError` if a server does not answer in time.
         """
         needs("herringbone.ParameterServer", "numpy")
         if isinstance(servers, str):
@@ -122,29 +122,34 @@ class ParameterServer:
         nan: str = "refuse",
         restore: bool = False,
     ) -> Table:
-        """Take part in the table ``name``, which is made if there is none. All workers say the same of it.
+        """Open the table ``name``, which is made if it does not exist. All workers pass the same arguments.
 
         It has keys from 0 to ``rows - 1``, each with a row of ``width`` elements of ``dtype``: ``float32``, ``float64`` or
-        ``bfloat16``. The rows of a ``sparse`` table take up memory only once they were pushed to. A row is at first what
-        ``initializer`` says: ``"zeros"``; ``"normal"``, around 0, with a standard ``deviation``, by ``seed`` and key; or, in a
-        sparse table, ``None``: it does not exist.
+        ``bfloat16``. The rows of a ``sparse`` table take up memory only after the first push. ``initializer`` sets a row's
+        first
+        values: ``"zeros"``; ``"normal"``, around 0 with a standard ``deviation``, by ``seed`` and key; or, in a sparse table,
+        ``None``: the row does not exist.
 
-        ``optimizer`` says what a push does: ``"add"``, ``"assign"``, ``"sgd"``, ``"nag"``, ``"adagrad"``, ``"rmsprop"``, ``"adam"``,
-        ``"adamw"``, ``"adamw-mxnet"``, ``"lamb"``, ``"ftrl"`` or ``"signum"``, with its ``numbers``, such as ``{"learning_rate": 0.1, "momentum": 0.9}``.
+        ``optimizer`` decides what a push does: ``"add"``, ``"assign"``, ``"sgd"``, ``"nag"``, ``"adagrad"``, ``"rmsprop"``,
+        ``"adam"``, ``"adamw"``, ``"adamw-mxnet"``, ``"lamb"``, ``"ftrl"`` or ``"signum"``, with its ``numbers``, such as
+        ``{"learning_rate": 0.1, "momentum": 0.9}``.
 
-        ``consistency`` says which pushes a pull sees. ``"async"``: those that have come. ``"sync"``: all of the steps that this worker
-        has ended, and none of later ones; the pushes of a step are summed with the bits of an all-reduce. A number: at least those
-        of all these steps but the last so many. ``"first:4"``: those that have come, of steps that take effect four at a time, whichever
-        workers end them; their pushes are summed.
+        ``consistency`` decides which pushes a pull sees:
 
-        With ``restore`` a table that is not there is made as it is in the newest snapshot in its servers' ``--data``, with optimizer
-        and steps, if there is one: :meth:`Table.snapshot`. These may have been written by another number of servers.
+        * ``"async"``: all pushes that have arrived.
+        * ``"sync"``: all pushes of the steps that this worker has ended, and none of later steps. The pushes of a step are
+          summed with the bits of an all-reduce.
+        * a number N: at least the pushes of all these steps except the last N.
+        * ``"first:4"``: all pushes that have arrived. Steps take effect four at a time, from whichever workers end them first,
+          and their pushes are summed.
 
-        A push with a NaN is refused, or with ``nan="count"`` taken and counted.
-        While it is open here, to open it again gives the same table. A table outlives its workers: it is there until somebody drops it,
-        or its servers end.
+        With ``restore``, a missing table is made from the newest snapshot in its servers' ``--data``, if there is one, with
+        optimizer and steps: see :meth:`Table.snapshot`. Another number of servers can have written the snapshot.
 
-        Raises :class:`TableError` if there can be no such table, or there is another one of the name.
+        A push with a NaN is refused, or with ``nan="count"`` accepted and counted. Opening a table that is open here returns
+        the same table. A table outlives its workers: it exists until it is dropped or its servers end.
+
+        Raises :class:`TableError` if the table is impossible, or one of this name exists with other arguments.
         """
         if nan not in ("refuse", "count"):
             raise ArgumentError(f'table {name!r}: nan is "refuse" or "count", not {nan!r}')
@@ -176,9 +181,9 @@ class ParameterServer:
         return table
 
     def drop_table(self, name: str) -> None:
-        """Forget a table on all servers. Who uses it gets an error.
+        """Delete a table on all servers. Workers that use it get an error.
 
-        Raises :class:`TableError` if there is none of the name.
+        Raises :class:`TableError` if no table has this name.
         """
         self._native.drop_table(name)
 
@@ -188,7 +193,7 @@ class ParameterServer:
         return any(table.name == name for other in others for table in list(other._tables))
 
     def close(self) -> None:
-        """Close all its tables, and say goodbye."""
+        """Close all its tables, and disconnect."""
         _open.discard(self)
         for table in list(self._tables):
             table.close()
@@ -202,7 +207,7 @@ class ParameterServer:
 
 
 _open: weakref.WeakSet[ParameterServer] = weakref.WeakSet()
-"""Those of this process."""
+"""The parameter servers of this process."""
 
 
 class Table:
@@ -212,8 +217,8 @@ class Table:
         table.push(keys, gradients)
         table.end_step()
 
-    Its calls can be made by several threads. ``name``, ``rows``, ``width`` and ``optimizer`` are as they were given. Keep the
-    object: a table that Python collects is closed.
+    Several threads can call it. ``name``, ``rows``, ``width`` and ``optimizer`` are the arguments it was opened with. Keep a
+    reference to the object: when Python frees it, the table is closed.
     """
 
     def __init__(self, native: _herringbone.Table, name: str, spec: _Spec) -> None:
@@ -227,17 +232,18 @@ class Table:
 
     @property
     def step(self) -> int:
-        """How many steps this worker has ended, perhaps in an earlier process."""
+        """How many steps this worker has ended, including steps in an earlier process."""
         return self._native.step
 
     def push(self, keys: Any, values: Any, *, more: bool = False) -> None:
-        """Change the rows of ``keys`` by ``values``, of shape ``(len(keys), width)``; rows of a key that comes twice are added up.
+        """Change the rows of ``keys`` by ``values``, of shape ``(len(keys), width)``; rows of a repeated key are added up.
 
-        Keys are whole numbers in any order: one, or a list, array or tensor of any shape, whose values are as many rows.
+        Keys are whole numbers in any order: one, or a list, array or tensor of any shape. Values have one row for each key.
 
-        It returns when all servers have taken the push. It ends this worker's step, unless ``more`` pushes of the step follow.
+        It returns when all servers have accepted the push. It ends this worker's step, unless ``more`` pushes of the step
+        follow.
 
-        Raises :class:`TableError` for keys and values that the table cannot have: then nothing is pushed.
+        Raises :class:`TableError` for keys and values that the table cannot have. Nothing is pushed then.
         """
         import numpy as np
 
@@ -246,7 +252,7 @@ class Table:
         self._native.push(_span(keys), 0, _span(rows), (keys, rows), more)
 
     def push_range(self, first: int, values: Any, *, more: bool = False) -> None:
-        """As :meth:`push`, for the rows from key ``first`` on: as many as ``values``, of shape ``(n, width)``, has."""
+        """Like :meth:`push`, for the ``n`` rows from key ``first`` on; ``values`` has shape ``(n, width)``."""
         import numpy as np
 
         first = self._place("push_range", "first", first, "the first key", self.rows - 1)
@@ -256,7 +262,8 @@ class Table:
     def pull(self, keys: Any, out: Any = None) -> Any:
         """The rows of ``keys``, of shape ``(len(keys), width)``, in a new array or in ``out``.
 
-        It waits until the table's consistency holds for this worker's step. If ``keys`` are a tensor of torch the new rows are one.
+        It waits until the table's consistency holds for this worker's step. If ``keys`` are a tensor of torch, so is the new
+        array.
 
         Raises :class:`TableError` for keys that the table does not have.
         """
@@ -266,7 +273,7 @@ class Table:
         return result
 
     def pull_range(self, first: int, count: int, out: Any = None) -> Any:
-        """As :meth:`pull`, for ``count`` rows from key ``first`` on.
+        """Like :meth:`pull`, for ``count`` rows from key ``first`` on.
 
         Raises :class:`ArgumentError` if ``first`` is no key of the table, or ``count`` is more than all its rows.
         """
@@ -282,10 +289,10 @@ class Table:
         return self.pull(keys, out)
 
     def set_codecs(self, push: str = "plain", pull: str = "plain") -> None:
-        """Have values travel coded from now on, in this worker's pushes and pulls: ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"plain"``.
+        """Compress the values of this worker's later pushes and pulls: ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"plain"``.
 
-        Of a table of float32 only. Servers keep and change rows as they are. Each row is coded by itself, ``"int8"`` to 255 multiples
-        of 1/127 of its largest magnitude. What a codec loses is lost: nothing is fed back. Keys are never coded.
+        Only for tables of float32. Servers keep and change rows uncompressed. Each row is coded by itself, ``"int8"`` to 255
+        multiples of 1/127 of its largest magnitude. There is no error feedback. Keys are never compressed.
 
         Raises :class:`ArgumentError` for another codec; :class:`TableError` for a table of other elements.
         """
@@ -296,29 +303,29 @@ class Table:
         self._native.end_step()
 
     def snapshot(self) -> int:
-        """Have all servers write the table to their ``--data``, with optimizer and steps, while training goes on.
+        """Let all servers write the table to their ``--data``, with optimizer and steps, while training continues.
 
-        It is written as it is once all workers have ended as many steps as this one; an async table as it is, range by range. One
-        worker calls it, and goes on once all is on disk. The two newest snapshots are kept. Returns the snapshot's number, which is
-        the time in nanoseconds.
+        The snapshot has the state after all workers have ended as many steps as this one. An async table is written range by
+        range, as it is at that moment. One worker calls this, and it returns once everything is on disk. The two newest
+        snapshots are kept. Returns the snapshot's number, which is the time in nanoseconds.
 
-        Raises :class:`TableError` if it cannot be written: then earlier snapshots are as they were.
+        Raises :class:`TableError` if it cannot be written. Earlier snapshots are unchanged then.
         """
         return self._native.snapshot()
 
     def tune(self, **numbers: float) -> None:
-        """Change numbers of the optimizer, such as ``learning_rate=0.01``, for what takes effect after this.
+        """Change numbers of the optimizer, such as ``learning_rate=0.01``, for pushes that take effect after this.
 
-        In a sync table these are also the pushes of the step that is under way. One worker calls it, or all with the same numbers.
+        In a sync table these include the pushes of the current step. One worker calls it, or all with the same numbers.
 
-        After ``assigns=1`` what is pushed takes the place of what was there, until ``assigns=0``. This gives a table its first values.
+        After ``assigns=1`` pushed values replace the old ones, until ``assigns=0``. Use this to give a table its first values.
         """
         checked = [(parameter, _number(self.name, parameter, number)) for parameter, number in numbers.items()]
         for parameter, number in checked:
             self._native.tune(parameter, number)
 
     def close(self) -> None:
-        """Take part no more: the steps of other workers do without this one."""
+        """Leave the table: other workers' steps do not wait for this one."""
         self._native.close()
 
     def _place(self, call: str, argument: str, given: Any, meaning: str, most: int) -> int:
@@ -333,7 +340,7 @@ class Table:
         return number
 
     def _values(self, call: str, values: Any, rows: int | None) -> Any:
-        """An array over the memory of rows, so many or any number."""
+        """An array over the memory of ``rows`` rows, or of any number if it is ``None``."""
         if isinstance(values, list | tuple) and self._dtype in ("f32", "f64"):
             import numpy as np
 
@@ -348,7 +355,7 @@ class Table:
         return array
 
     def _out(self, call: str, out: Any, rows: int, keys: Any) -> tuple[Any, Any]:
-        """Where rows go: as the caller gets it, and as a numpy array over the same memory."""
+        """The place for pulled rows: the object that the caller gets, and a numpy array over the same memory."""
         import numpy as np
 
         if out is None:
@@ -367,7 +374,7 @@ class Table:
             )
         into = self._values(call, out, rows)
         if not into.flags.c_contiguous or not into.flags.writeable:
-            raise ArgumentError(f"{call}: out is no contiguous array that can be written to")
+            raise ArgumentError(f"{call}: out is not contiguous, or not writable; pass one that is both, or leave it out")
         return out, into
 
 
@@ -385,8 +392,8 @@ def _optimizer(name: str, optimizer: Any) -> str:
         return optimizer
     known = ", ".join(known for known, _ in _herringbone.optimizers())
     raise ArgumentError(
-        f"table {name!r}: optimizer is {optimizer!r}; pass a name: {known}, or own:NAME. Servers run no Python: an optimizer of your own "
-        f'is in Rust, in a server of your own, as docs/tables.md says under "An optimizer of your own"'
+        f"table {name!r}: optimizer is {optimizer!r}; pass a name: {known}, or own:NAME. Servers run no Python: write your own optimizer "
+        f'in Rust, in your own server, as docs/tables.md describes under "An optimizer of your own"'
     )
 
 
@@ -400,7 +407,7 @@ def _numbers(name: str, numbers: Any) -> list[tuple[str, float]]:
 
 
 def _flag(name: str, what: str, given: Any) -> bool:
-    """Yes or no."""
+    """``given`` if it is a bool; else an error."""
     if given not in (True, False):
         raise ArgumentError(f"table {name!r}: {what} is {given!r}; pass True or False")
     return bool(given)
@@ -425,7 +432,7 @@ def _number(name: str, what: str, number: Any) -> float:
 
 
 def _bound(name: str, consistency: str | int) -> int | None:
-    """For how many steps pushes may be missing from a pull; ``None`` if for any number."""
+    """From how many steps pushes can be missing in a pull; ``None`` means any number."""
     if not isinstance(consistency, str | bool) and hasattr(consistency, "__index__"):
         return _whole(name, "consistency", consistency, 32)
     if _first(name, consistency) is not None:
@@ -437,7 +444,7 @@ def _bound(name: str, consistency: str | int) -> int | None:
 
 
 def _first(name: str, consistency: str | int) -> int | None:
-    """How many steps take effect together, if the consistency says that."""
+    """How many steps take effect together, if ``consistency`` is ``first:K``; else ``None``."""
     if not isinstance(consistency, str) or not consistency.startswith("first:"):
         return None
     count = consistency.removeprefix("first:")
@@ -448,7 +455,8 @@ def _first(name: str, consistency: str | int) -> int | None:
 
 
 def _look(value: Any) -> tuple[Any, str]:
-    """A numpy array over the memory of an array or a tensor, and the name of its elements' type. bfloat16 are 16 bits to it."""
+    """A numpy array over the memory of an array or a tensor, and the name of its elements' type. bfloat16 appears as 16
+    bits."""
     import numpy as np
 
     torch = sys.modules.get("torch")

@@ -30,24 +30,24 @@ __all__ = ["ProcessGroupHerringbone"]
 
 
 class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-ignore]  # torchft may not be installed
-    """The group of all replicas with one rank in their replica group: what torchft's ``Manager`` takes as ``pg``.
+    """The group of all replicas with the same rank in their replica groups: the ``pg`` of torchft's ``Manager``.
 
-    The manager forms it anew for each quorum, with the members of the quorum. A member that dies in between fails the
-    others' running operations within seconds; the manager then leaves the step out and forms the group without it.
+    The manager re-forms it for each quorum, with the quorum's members. If a member dies in between, the others' running
+    operations fail within seconds; the manager then skips the step and forms the group without that member.
     """
 
     def __init__(self, timeout: timedelta = timedelta(seconds=60), options: Options | None = None) -> None:
-        """``timeout`` is of each formation and of each operation."""
+        """``timeout`` applies to each formation and to each operation."""
         super().__init__(timeout)
         self._options = options or Options()
         self._works: list[Work] = []
         self._error: Exception | None = None
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> FormedGroup:
-        """A group of the processes that share ``store``, of which torch knows nothing and which is no part of another.
+        """A group of the processes that share ``store``. torch does not know it, and it belongs to no other group.
 
-        The store belongs to one quorum, so no other process comes in the place of a replica that cannot use a setting: each quorum is a
-        first meeting, which ends at once on all its replicas. The manager leaves the step out, and asks for the next quorum.
+        The store belongs to one quorum, so no other process replaces a replica that cannot use a setting: each quorum is a
+        first meeting, which then fails at once on all its replicas. The manager skips the step, and asks for the next quorum.
         """
         self._works, self._error = [], None
         place = Place(store, rank, world_size, self._timeout, group_id="", global_ranks_in_group=[])
@@ -82,7 +82,7 @@ class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-
             leave_behind(group.member.communicator)
 
     def shutdown(self) -> None:
-        """Leave the group once the others have what they need from this rank."""
+        """Leave the group once the others have all data that they need from this rank."""
         group = self._pg
         try:
             super().shutdown()
@@ -91,7 +91,7 @@ class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-
                 group.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Let formations and operations that begin later take at most ``timeout``."""
+        """Set the timeout of formations and operations that begin later."""
         super().set_timeout(timeout)
         if self._pg is not None:
             self._pg.set_timeout(timeout)

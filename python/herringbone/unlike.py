@@ -1,6 +1,6 @@
 """torch's tensors whose memory is not their values.
 
-Nothing here imports torch, so that modules which only take a tensor if they are given one can ask.
+Nothing here imports torch, so that modules which also take tensors can use this without it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ __all__ = ["unlike_its_memory"]
 
 
 def unlike_its_memory(tensor: Any) -> str | None:
-    """What a tensor of the CPU is, and what to pass in its place, if its values are not those of its memory; else ``None``."""
+    """A description of a CPU tensor whose memory is not its values, and what to pass in its place; ``None`` for other
+    tensors."""
     if tensor.is_nested:
         return (
-            "a nested tensor, whose parts may have other lengths on each rank; pass the parts, tensor.unbind(), one by one, "
+            "a nested tensor, whose parts can have other lengths on each rank; pass the parts, tensor.unbind(), one by one, "
             "or tensor.to_padded_tensor(0)"
         )
     if tensor.is_quantized:
         return (
             f"a quantized tensor ({tensor.dtype}), whose scale and zero point would stay behind; pass tensor.dequantize(), or "
-            "tensor.int_repr() and the scale beside it"
+            "tensor.int_repr() and the scale separately"
         )
     layout = str(tensor.layout)
     if layout != "torch.strided":
@@ -35,7 +36,7 @@ def unlike_its_memory(tensor: Any) -> str | None:
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Whether a tensor of a class that answers for its operations itself has memory all the same."""
+    """Whether a tensor of a class that implements its operations itself still has memory."""
     try:
         return bool(tensor.data_ptr())
     except RuntimeError:

@@ -32,7 +32,7 @@ class Work(Generic[Result]):
         """Block until it has finished, without the GIL, and return the result array (``None`` for a barrier).
 
         Args:
-            timeout: seconds to wait; the collective goes on afterwards and can be waited for again.
+            timeout: seconds to wait; after it the collective continues, and you can wait for it again.
 
         Raises:
             HerringboneError: the collective failed, or the wait took longer than ``timeout``.
@@ -45,10 +45,10 @@ class Work(Generic[Result]):
         return self._result
 
     def done(self) -> bool:
-        """Whether it has finished, well or not."""
+        """Whether it has finished, successfully or not."""
         return self._handle.done()
 
     @property
     def source(self) -> int | None:
-        """The rank whose message a receive has got, once it has; else ``None``."""
+        """The rank whose message a receive has got; ``None`` before, and for other operations."""
         return self._handle.source()

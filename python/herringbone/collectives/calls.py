@@ -1,4 +1,4 @@
-"""What all calls of a group of ranks have in common: who calls, and how a call comes to the engine."""
+"""The common part of all calls of a group: the calling rank, and how a call is passed to the engine."""
 
 from __future__ import annotations
 

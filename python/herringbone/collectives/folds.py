@@ -19,7 +19,7 @@ __all__ = ["Folds"]
 
 
 class Folds(Calls):
-    """Collectives whose result is folded: a sum, an average, a minimum."""
+    """Collectives whose result is folded, such as a sum, an average or a minimum."""
 
     @overload
     def all_reduce(
@@ -80,24 +80,26 @@ class Folds(Calls):
 
         Args:
             array: any shape, the same number of elements and type on every rank.
-            op: ``"sum"``, ``"average"``, ``"product"``, ``"min"``, ``"max"``, or, of integers, ``"bit_and"``, ``"bit_or"``
+            op: ``"sum"``, ``"average"``, ``"product"``, ``"min"``, ``"max"``, or, for integers, ``"bit_and"``, ``"bit_or"``
                 or ``"bit_xor"``.
             out: an array of the same type and size; it may be ``array``, or overlap it.
             compression: a codec for sums and averages of float32: ``"bf16"``, ``"fp16"``, ``"int8"``,
                 ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``, ``"topk:SHARE"``, ``"randomk:SHARE"``,
-                ``"threshold:THRESHOLD"`` or ``"exact"``; the same on all ranks. ``"auto"`` takes bf16 or int8 where the plan
+                ``"threshold:THRESHOLD"`` or ``"exact"``; the same on all ranks. ``"auto"`` uses bf16 or int8 where the plan
                 expects less time, and needs ``HERRINGBONE_CALIBRATION``.
-            tensor: a name, so that what the codec loses goes with what is sent of this tensor next (error feedback).
-            residuals: who keeps what is lost, if the communicator does not: one for each model that has tensors of the same names.
+            tensor: a name for error feedback: what the codec drops of this tensor is added to it before it is coded the next
+                time.
+            residuals: the owner of the error feedback, by default the communicator. Models with tensors of the same names need
+                one each.
 
         Returns:
             The result array, or a :class:`Work`.
 
         Raises:
             UnsupportedError: the engine does not fold this type.
-            ValueError: an array is read-only or not C-contiguous, or they do not fit each other, or ``op`` is no name.
-            TypeError: something else stands where an array or the name ``op`` belongs.
-            HerringboneError: the collective failed; with ``async_op`` mostly where its work is waited for.
+            ValueError: an array is read-only or not C-contiguous, the arrays do not fit each other, or ``op`` is unknown.
+            TypeError: an array or ``op`` has the wrong type.
+            HerringboneError: the collective failed; with ``async_op`` usually raised by the wait for its work.
         """
         kind = self._folding("all_reduce", array, op)
         if out is None:
@@ -108,14 +110,14 @@ class Folds(Calls):
         return self._run(kind, array.size, 0, array, out, async_op, timeout, priority, coded)
 
     def compression_state_dict(self) -> dict[str, dict[str, Any]]:
-        """What compression has left of this rank's tensors that have no other owner: see :meth:`Residuals.state_dict`."""
+        """The residuals of this rank's tensors that have no other owner: see :meth:`Residuals.state_dict`."""
         return Residuals(self._native.residuals).state_dict()
 
     def load_compression_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on with what was left when :meth:`compression_state_dict` was called, in place of what is left now.
+        """Replace the residuals by the ones that :meth:`compression_state_dict` has returned.
 
         Raises:
-            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
+            TypeError, ArgumentError: the state is not from that method; nothing is changed.
         """
         Residuals(self._native.residuals)._load(LOAD, state)
 

@@ -17,7 +17,7 @@ __all__ = ["Messages"]
 
 
 class Messages(Calls):
-    """Calls of two ranks, and the one that only waits for all."""
+    """Calls between two ranks, and the barrier."""
 
     @overload
     def send(
@@ -34,15 +34,15 @@ class Messages(Calls):
     def send(self, array: Array[Scalar], to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Send ``array`` to rank ``to``, which receives it by :meth:`recv` with the same tag; any type.
 
-        Returns once the receiver has it, or has a place for it and it has left.
-        At most 16,384 messages to a rank can be announced to it and unanswered; further ones wait here for their turn.
+        Returns once the receiver has it, or has announced its buffer and the array has been sent. At most 16,384 messages
+        announced to a rank can be unanswered; further ones wait here.
 
         Args:
-            array: any shape; the receiver's has as many elements of the same type.
-            to: a rank of the group. It may be this one, with ``async_op``.
-            tag: a whole number of 64 bits, by which the receiver tells messages apart.
-            async_op: return a :class:`Work` at once; the array may not be changed until it has finished.
-            timeout: seconds that it may take.
+            array: any shape; the receiver's array has the same number of elements and type.
+            to: a rank of the group. With ``async_op`` it can be this one.
+            tag: a whole number of 64 bits, by which the receiver distinguishes messages.
+            async_op: return a :class:`Work` at once; do not change the array until it has finished.
+            timeout: the most seconds that it can take.
 
         Raises:
             MismatchError: the receiver's array has another length or type; on both ranks.
@@ -91,13 +91,13 @@ class Messages(Calls):
         async_op: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Receive into ``array`` what rank ``source`` sends with this tag, or any rank if it is ``None``.
+        """Receive into ``array`` a message with this tag from rank ``source``, or from any rank if it is ``None``.
 
-        Receives of one tag are served in the order of their calls, and messages of one sender and tag in the order in
+        Receives with one tag are served in the order of their calls, and messages of one sender and tag in the order in
         which they were sent.
 
         Returns:
-            The rank that has sent it, or a :class:`Work`, whose ``source`` tells.
+            The sender's rank, or a :class:`Work` whose ``source`` is the sender's rank.
 
         Raises:
             MismatchError: the sender's array has another length or type; on both ranks.
@@ -121,5 +121,5 @@ class Messages(Calls):
     @overload
     def barrier(self, *, async_op: bool, timeout: float | None = None) -> Work[None] | None: ...
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
-        """Return once every rank has called it."""
+        """Return once every rank has called this."""
         return self._run(BARRIER, 0, 0, None, None, async_op, timeout, 0)

@@ -1,4 +1,4 @@
-"""The collectives that move arrays between ranks as they are."""
+"""The collectives that move arrays between ranks unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Moves"]
 
 
 class Moves(Calls):
-    """Collectives that change no value, so they take arrays of any type."""
+    """Collectives that change no values, so they take arrays of any type."""
 
     @overload
     def broadcast(
@@ -101,10 +101,10 @@ class Moves(Calls):
         Args:
             array: shape ``(n, ...)``, the same on every rank; a scalar counts as ``(1,)``.
             out: shape ``(size * n, ...)``; made if it is not given.
-            counts: for arrays that differ in the first length: that of each rank's.
+            counts: if arrays differ in the first length: the first length of each rank's.
 
         Raises:
-            MismatchError: a rank's array has another length than another rank's ``counts`` say; on all ranks.
+            MismatchError: a rank's array has another length than another rank's ``counts``; raised on all ranks.
         """
         return self._gathered("all_gather", array, None, out, counts, async_op, timeout, priority)
 
@@ -161,8 +161,8 @@ class Moves(Calls):
             array: shape ``(n, ...)``, the same on every rank; a scalar counts as ``(1,)``.
             root: the rank that gets the result.
             out: on ``root``, shape ``(size * n, ...)``; made if it is not given. The other ranks have none.
-            counts: for arrays that differ in the first length: on ``root`` the first length of each rank's, on the
-                others an empty sequence.
+            counts: if arrays differ in the first length: on ``root`` the first length of each rank's, on other ranks an
+                empty sequence.
 
         Returns:
             The result array, or a :class:`Work`; on the other ranks ``None``, or a work without a result.
@@ -220,10 +220,10 @@ class Moves(Calls):
 
         Args:
             array: on ``root``, shape ``(size * n, ...)``; ``None`` on the other ranks.
-            root: the rank whose array it is.
+            root: the rank that has the array.
             out: shape ``(n, ...)``. The other ranks need one; ``root``'s is made if it is not given.
-            counts: for parts that differ in the first length: on ``root`` the first length of each rank's, on the
-                others an empty sequence.
+            counts: if parts differ in the first length: on ``root`` the first length of each rank's, on other ranks an
+                empty sequence.
         """
         root = self._root("scatter", root)
         is_root = root == self.rank
@@ -301,8 +301,8 @@ class Moves(Calls):
         Args:
             array: shape ``(size * n, ...)``, the same on every rank.
             out: shape ``(size * n, ...)``; made if it is not given. It may be ``array``.
-            sends: for parts that differ in the first length: that of the part for each rank.
-            receives: that of the part from each rank. Both are given on all ranks, or neither.
+            sends: if parts differ in the first length: the first length of the part for each rank.
+            receives: the first length of the part from each rank. All ranks pass both, or neither.
 
         Raises:
             MismatchError: a rank sends another length than its receiver expects; on all ranks.
@@ -353,7 +353,7 @@ class Moves(Calls):
         return self._run(kind_of(name, dtype), count, root or 0, array, out, async_op, timeout, priority, extras)
 
     def _lengths(self, name: str, array: Array[Any], counts: Sequence[int] | None) -> list[int] | None:
-        """The first lengths of the parts of ``array`` where they are given; refuses what does not make it up."""
+        """The first lengths of the parts of ``array`` if they are given; an error if they do not add up to its first length."""
         if array.ndim == 0 or (counts is None and array.shape[0] % self.size):
             raise ValueError(f"{name}: the first length of {array.shape} has to be a multiple of the {self.size} ranks")
         if counts is None:
