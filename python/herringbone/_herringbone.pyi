@@ -56,20 +56,20 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line with ``arguments`` (the program's name excluded); returns the exit status."""
 
 def end_log() -> None:
-    """Hand what the engine has logged to ``logging``, and take no more; called at the end of the process."""
+    """Hand the engine's pending records to ``logging``, and accept no more; called at the end of the process."""
 
 def advice() -> dict[str, str]:
-    """What the engine's errors advise, as they say it, by a name of what has happened: "lost", "closed" or "late"."""
+    """The advice in the engine's errors, word for word, by the case: "lost", "closed" or "late"."""
 
 def codec(name: str, or_auto: bool = False) -> str:
-    """The name of a codec, written in full, or with ``or_auto`` also ``"auto"``; raises ``ValueError`` if it is none."""
+    """The full name of a codec; with ``or_auto`` also ``"auto"``. Raises ``ValueError`` for other names."""
 
 def codecs() -> list[str]:
     """The names of all codecs, each with a usual parameter."""
 
 @final
 class Completions:
-    """A queue of finished operations: what :meth:`Pending.notify` puts in, :meth:`next` takes out."""
+    """A queue of finished operations: :meth:`Pending.notify` puts tokens in, :meth:`next` takes them out."""
 
     def __new__(cls) -> Completions: ...
     def put(self, token: int) -> None:
@@ -92,13 +92,13 @@ class Pending:
         """
 
     def done(self) -> bool:
-        """Whether it has finished, well or not."""
+        """Whether it has finished, successfully or not."""
 
     def error(self) -> BaseException | None:
-        """Why it failed; ``None`` while it runs and where it succeeded."""
+        """Why it failed; ``None`` while it runs and after success."""
 
     def source(self) -> int | None:
-        """The rank whose message a receive has got, once it has; else ``None``."""
+        """The rank whose message a receive has got; ``None`` before, and for other operations."""
 
     def notify(self, completions: Completions, token: int) -> None:
         """Put ``token`` into ``completions`` once this has finished; at once if it already has."""
@@ -184,14 +184,14 @@ class Turn:
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call ``function(*arguments)``: the calls that it makes on this thread have this turn's place.
 
-        The first one waits, without the GIL, until all earlier turns of the line are over.
+        The first of these calls waits, without the GIL, until all earlier turns of the line are over.
         """
 
     def is_next(self) -> bool:
-        """Whether all earlier turns of the line are over: then its calls wait for none."""
+        """Whether all earlier turns of the line are over, so that its calls wait for none."""
 
     def end(self) -> None:
-        """The turn is over: no more calls are made in it. It also is once nobody holds it."""
+        """End the turn: no more calls are made in it. It also ends when its last reference is gone."""
 
 _Span = tuple[int, int]
 _Call = tuple[Kind, int, int, _Span, _Span, object, float | None, int, Extras | None]
@@ -199,9 +199,9 @@ _Message = tuple[str, int, int, _Span, object, float | None]
 
 @final
 class Mapped:
-    """Memory that all ranks of this host map, until the last reference to this is gone.
+    """Memory that all ranks of this host map, until the last reference to this object is gone.
 
-    It outlives its communicator. A forked child has no such memory, and its copy of this frees nothing.
+    It outlives its communicator. A forked child does not have the memory, and its copy of this object frees nothing.
     """
 
     @property
@@ -213,7 +213,7 @@ class Mapped:
 
 @final
 class Kind:
-    """A collective, the type of its elements and how they are folded; :mod:`herringbone.kinds` makes one of each."""
+    """A collective, its elements' type and the operation that folds them; :mod:`herringbone.kinds` makes each kind once."""
 
     def __new__(cls, collective: str, dtype: str, op: str) -> Kind: ...
     @property
@@ -224,7 +224,7 @@ class Kind:
 
 @final
 class Extras:
-    """What few calls say."""
+    """Rare parts of a call."""
 
     def __new__(
         cls,
@@ -233,15 +233,16 @@ class Extras:
         mark: int = 0,
         compression: tuple[str, str | None, Residuals | None] | None = None,
     ) -> Extras:
-        """``parts`` are the lengths of the input's and the output's parts, in place of the count, where they may differ.
+        """``parts``: the lengths of the input's and the output's parts, in place of the count, where they can differ.
 
-        ``mark`` is a number for what the call is for, which ranks compare. ``compression`` is a codec's name, the tensor's if what
-        is lost is fed back, and who keeps that if it is not the group.
+        ``mark``: a number for the call's purpose, which ranks compare. ``compression``: the codec's name, the tensor's name if
+            it has
+        error feedback, and the owner of the residual if that is not the group.
         """
 
 @final
 class Communicator:
-    """The member of one group that this process is."""
+    """This process as a member of one group."""
 
     @staticmethod
     def connect(
@@ -263,8 +264,8 @@ class Communicator:
 
         ``rank``, ``size`` and ``store`` are given together or taken from the environment. ``store`` is a torch store,
         or ``"host:port"`` (rank 0 listens there). ``store_host`` is the host that a torch store's connection leads
-        to; without one only this machine's processes can join. What else is ``None`` comes from the environment, too.
-        ``timeout`` is in seconds. ``nameless``: ranks of several launchers' jobs may meet at the store.
+        to; without it only this machine's processes can join. Other arguments that are ``None`` come from the environment, too.
+        ``timeout`` is in seconds. ``nameless``: ranks of several launchers' jobs can meet at the store.
         ``again``: the job has run before, so a rank that cannot use its settings does not end it.
         """
 
@@ -274,43 +275,44 @@ class Communicator:
     def size(self) -> int: ...
     @property
     def completed_before(self) -> int | None:
-        """How many collectives of the group before this one all of its ranks have completed, after ``shrink``."""
+        """After ``shrink``: how many collectives of the earlier group all remaining ranks have completed."""
 
     @property
     def address(self) -> str | None: ...
     def set_timeout(self, seconds: float) -> None:
-        """How long its operations may take from here on, and those of groups that it makes."""
+        """Set the timeout of its later operations, and of later operations of groups made from it."""
 
     @property
     def name(self) -> str:
-        """What lists and errors call the group."""
+        """The group's name in lists and errors."""
 
     def describe_as(self, name: str, description: str) -> None:
-        """Say what the program calls the group, and what it is for: flight records have that."""
+        """Set the program's name for the group, and the group's purpose, for flight records."""
 
     def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Communicator:
-        """The group of ``ranks``, which ascend and are ranks of this group; only they call it.
+        """The group of ``ranks``, an ascending list of ranks of this group; only they call it.
 
-        A name serves once. Without one the count of groups of just these ranks is their name.
+        A name can be used once. Without one, the number of groups of exactly these ranks so far is the name.
         """
 
     def shrink(self, least: int = 1, timeout: float | None = None) -> Communicator:
-        """A group of the ranks that are left."""
+        """A group of the remaining ranks."""
 
     def replace(self, timeout: float | None = None) -> Communicator:
-        """The whole job again, with new processes for the ranks that are lost."""
+        """The whole job again, with new processes for the lost ranks."""
 
     def regather(self, ranks: Sequence[int], timeout: float | None = None) -> Communicator:
-        """The job again with some of its first ranks, after ``replace`` has failed."""
+        """The job again with some of its original ranks, after ``replace`` has failed."""
 
     def newcomers(self) -> list[int]:
         """The lost ranks whose new processes wait to join, on rank 0."""
 
     def turn(self, apart: bool = False) -> Turn:
-        """The next turn in the line of this group's callbacks; those that wait for more than collectives are a line ``apart``."""
+        """The next turn in the line of this group's callbacks; callbacks that wait for more than collectives have a line
+        ``apart``."""
 
     def line(self) -> Turn:
-        """A line of calls of its own, beside the program's: the turn is all of it."""
+        """A separate line of calls, next to the program's; this turn is the whole line."""
 
     def send(self, to: int, message: _Message) -> Pending:
         """Send a message to rank ``to``, which receives it with the same tag."""
@@ -319,7 +321,7 @@ class Communicator:
         """Receive a message from rank ``of``, or from any rank if it is ``None``."""
 
     def explain(self, collective: str, dtype: str, count: int, compression: str | None = None) -> str:
-        """The algorithm of a collective of ``count`` elements, and why it is this one; with ``compression`` the codec, too."""
+        """The algorithm of a collective of ``count`` elements, and the reason; with ``compression`` the codec, too."""
 
     def submit(self, call: _Call) -> Pending:
         """Start one operation."""
@@ -328,13 +330,13 @@ class Communicator:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.
 
-        Waits without the GIL. Raises the operation's error if it failed, and ``KeyboardInterrupt`` on Ctrl-C, after
-        which the operation goes on.
+        Waits without the GIL. Raises the operation's error if it failed. Raises ``KeyboardInterrupt`` on Ctrl-C; the
+        operation continues then.
         """
 
     @property
     def residuals(self) -> Residuals:
-        """What codecs have left of the tensors that have no other owner than this group."""
+        """The residuals of tensors that have no other owner than this group."""
 
     def allocate(self, bytes: int) -> Mapped:
         """Zeroed memory that all ranks of this host map."""
@@ -349,79 +351,79 @@ class Communicator:
         """Write a timeline into a file of this process in the directory."""
 
     def stop_timeline(self) -> None:
-        """End the timeline, if one is written."""
+        """End the timeline, if one is being written."""
 
     def mark_step(self) -> None:
-        """A step of the program begins, for the timeline, if one is written."""
+        """Mark the begin of a step of the program in the timeline, if one is being written."""
 
     def describe(self) -> str:
-        """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
+        """This process's membership in one line: ranks, reducers, forced settings, the timeout."""
 
     def close(self) -> None:
-        """Leave the group; the world's end is the job's end for this process, which says goodbye to the others."""
+        """Leave the group. Leaving the group of all ranks leaves the job, and tells the other processes."""
 
     def abort(self) -> None:
         """Leave at once: every running operation fails with ``ClosedError``, and on the other ranks with ``PeerLostError``."""
 
 @final
 class Residuals:
-    """An owner of what codecs leave of tensors."""
+    """An owner of tensors' residuals."""
 
     def __new__(cls) -> Residuals: ...
     def saved(self) -> list[tuple[str, int, str | None, bytes]]:
-        """All of it, by name.
+        """All residuals, by the tensor's name.
 
-        Of each tensor its name, how many operations on it are complete, the codec, and what is left of its elements, as the
-        bytes of f32.
+        Each entry has the name, how many operations on the tensor are complete, the codec, and the residual, as the bytes of
+        f32.
         """
 
     def left(self, tensor: str) -> bytes | None:
-        """What is left of a tensor's elements, as the bytes of f32; ``None`` if no operation on it has begun."""
+        """The residual of a tensor, as the bytes of f32; ``None`` if no operation on it has begun."""
 
     def restore(self, saved: Sequence[tuple[str, int, str | None, bytes]]) -> None:
-        """Go on with what :meth:`saved` gave, in place of what is left now. Without a codec that of the next operation is taken."""
+        """Replace all residuals by the result of :meth:`saved`. If an entry has no codec, the next operation's is used."""
 
     def scale(self, factor: float) -> None:
-        """Multiply what is left of each tensor, between operations."""
+        """Multiply each residual, between operations."""
 
     def release_codecs(self) -> None:
-        """Let the next operation on each tensor have another codec, and take what is left."""
+        """Let the next operation on each tensor use another codec and still take the residual."""
 
     def forget(self, tensor: str) -> None:
-        """Drop what is left of a tensor: it starts without."""
+        """Drop the residual of a tensor."""
 
 @final
 class Restarter:
-    """Decides which ranks of a launcher start again, as ``herringbone launch`` does."""
+    """Decides which ranks a launcher restarts, as ``herringbone launch`` does."""
 
     def __new__(cls, ranks: int, max_attempts: int) -> Restarter: ...
     def variables(self, rank: int, attempt: int, sees_files: bool) -> dict[str, str]:
-        """What a rank's environment has in this start, and no other one; a rank on another host does not see the files."""
+        """The environment variables that differ from start to start; a rank on another host does not see the files."""
 
     def decide(self, rank: int, status: int) -> tuple[int, float] | None:
-        """Decide about a rank whose process has ended with the exit status, or minus the signal.
+        """Decide about a rank whose process has ended. ``status`` is its exit status, or minus the signal that ended it.
 
         Returns:
-            The number of its next start, and the pause before it in seconds; ``None`` if it does not start again.
+            The number of its next start, and the pause before it in seconds; ``None`` if it is not restarted.
         """
 
     def waits_in_vain(self) -> tuple[int, str] | None:
-        """A rank that was started again and waits in vain, because all others have left, and how it failed; to be asked when one has
+        """A restarted rank that waits in vain, because all others have left, and how it failed. Ask this after a rank has
         succeeded."""
 
     def failure(self, rank: int) -> str:
-        """How a rank that has failed did so, and what to do about it."""
+        """How a rank has failed, and what to do about it."""
 
 class NamedError(RuntimeError):
-    """The ranks do not agree about an operation with a name, it cannot be submitted, or they have shut down."""
+    """The ranks disagree about an operation with a name, it cannot be submitted, or they have shut down."""
 
 @final
 class NamedResult:
-    """What an operation with a name has brought, beside what is in its output."""
+    """The results of an operation with a name, in addition to its output."""
 
     @property
     def data(self) -> bytearray | None:
-        """The result, where its size was not known before: of an allgather, an alltoall and a reducescatter."""
+        """The result of an operation whose result size was not known before: an allgather, an alltoall or a reducescatter."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -429,34 +431,34 @@ class NamedResult:
 
     @property
     def received_splits(self) -> list[int] | None:
-        """How many rows have come from each rank, of an alltoall."""
+        """For an alltoall: how many rows each rank has sent here."""
 
     @property
     def last_joined(self) -> int | None:
-        """The rank that has joined last, of a join."""
+        """For a join: the rank that has joined last."""
 
 @final
 class NamedWork:
-    """An operation with a name that is under way. Its buffers live as long as it is."""
+    """A running operation with a name. Its buffers live as long as this object."""
 
     def poll(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether it is over, successfully or not."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait without the GIL, at most ``timeout`` seconds, after which ``TimeoutError`` is raised and the operation goes on.
+        """Wait without the GIL. After ``timeout`` seconds it raises ``TimeoutError``, and the operation continues.
 
         Raises :class:`NamedError` or the engine's error if it failed, and ``KeyboardInterrupt`` on Ctrl-C.
         """
 
     def result(self) -> NamedResult:
-        """What it has brought; waits for it, and raises what :meth:`wait` raises."""
+        """Its results. Waits for them, and raises the same errors as :meth:`wait`."""
 
 @final
 class Controller:
     """One rank's controller of operations with names, which ranks submit in any order.
 
-    Times are in seconds. All ranks of the communicator make one, with the same options, and shut down together: the first one that
-    does ends all.
+    Times are in seconds. All ranks of the communicator make one, with the same options, and shut down together: the first
+    shutdown ends all.
     """
 
     def __new__(
@@ -496,15 +498,15 @@ class Controller:
     ) -> NamedWork:
         """Submit an operation: allreduce, allgather, broadcast, alltoall, reducescatter or barrier.
 
-        ``input`` and ``output`` are (address, bytes) of memory that lives as long as ``keep`` does, or contiguous arrays or tensors.
-        ``output`` is ``None`` where the result's size is not known before. ``op`` is sum, average, min, max, product or adasum.
-        ``group`` names operations that run all or none, and says how many they are. Ready operations of a higher ``priority`` go
-        first. ``compression`` is a codec's name. ``residuals`` keep what is lost, which goes with what is sent next under
-        the name; without them it is dropped.
+        ``input`` and ``output`` are (address, bytes) of memory that lives as long as ``keep`` does, or contiguous arrays or
+        tensors. ``output`` is ``None`` if the result's size is not known before. ``op`` is sum, average, min, max, product or
+        adasum. ``group`` is the name and number of operations that run all or none. Ready operations of a higher ``priority``
+        run first. ``compression`` is a codec's name. ``residuals`` owns the error feedback for the tensor of this name; without
+        it there is none.
         """
 
     def join(self) -> NamedWork:
-        """Contribute zeros to allreduces until all ranks have joined; ``result().last_joined`` is the last one that did."""
+        """Contribute zeros to allreduces until all ranks have joined; ``result().last_joined`` is the last rank to join."""
 
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
         """Write a trace of all tensors to a file from now on, on rank 0."""
@@ -513,34 +515,35 @@ class Controller:
         """End the trace."""
 
     def shutdown(self) -> None:
-        """Shut the controllers of all ranks down: what all ranks are ready for is run, and all other operations fail."""
+        """Shut down the controllers of all ranks. Operations that all ranks are ready for run, and all others fail."""
 
     def counters(self) -> dict[str, int]:
-        """What happened so far, by name."""
+        """Counters of events so far, by name."""
 
 @final
 class Variable:
-    """A thing that operations of a dependency engine read and mutate."""
+    """Something that operations of a dependency engine read and mutate."""
 
     @property
     def version(self) -> int:
-        """How many operations that mutate it have ended well so far."""
+        """How many operations that mutate it have succeeded so far."""
 
 @final
 class OnComplete:
     """The end of an operation that ends later than its function: used once, on any thread."""
 
     def complete(self) -> None:
-        """End the operation well."""
+        """End the operation successfully."""
 
     def fail(self, error: BaseException) -> None:
         """End it as failed."""
 
     def release(self, variable: Variable) -> None:
-        """Let later operations have ``variable`` before the end, as it is now; what becomes of the operation does not spoil it."""
+        """Free ``variable`` for later operations before the end, as it is now; if this operation fails later, it is not
+        spoiled."""
 
     def follow(self, pending: Pending) -> None:
-        """End it when a collective that is under way is over, and as that does."""
+        """End it when a running collective ends, with the same outcome."""
 
 @final
 class DependencyEngine:
@@ -582,13 +585,13 @@ def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int
     """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""
 
 def read_user_text(path: str | os.PathLike[str]) -> str:
-    """The text of a regular file of at most 64 MiB; OSError, or ValueError for what is none."""
+    """The text of a regular file of at most 64 MiB; raises OSError, or ValueError for any other file."""
 
 def open_user_file(path: str | os.PathLike[str]) -> int:
-    """A descriptor of a regular file of any size, which the caller closes; OSError, or ValueError for what is none."""
+    """A descriptor of a regular file of any size, which the caller closes; raises OSError, or ValueError for any other file."""
 
 def ps_lite_serve() -> None:
-    """Be the scheduler or server that the environment says this process is, until the job is over."""
+    """Run this process as the scheduler or server that the environment names, until the job is over."""
 
 @final
 class PsLiteWorker:
@@ -607,11 +610,11 @@ class PsLiteWorker:
     def close(self) -> None: ...
 
 def optimizers() -> list[tuple[str, list[tuple[str, float]]]]:
-    """Each optimizer's name with its numbers, as they are if nothing is said."""
+    """Each optimizer's name, with the defaults of its numbers."""
 
 @final
 class LocalOptimizer:
-    """An optimizer and its state of one array. Memory is an address and a number of bytes; ``owner`` keeps it."""
+    """An optimizer and its state for one array. Memory is an address and a number of bytes; ``owner`` keeps it."""
 
     def __new__(cls, optimizer: str, numbers: list[tuple[str, float]], dtype: str, elements: int) -> LocalOptimizer: ...
     def set(self, numbers: list[tuple[str, float]]) -> None: ...
@@ -657,7 +660,7 @@ class ShardGroup:
 
 @final
 class ShardSums:
-    """The partial sums of a rank, while its shards come one after the other."""
+    """The partial sums of a rank, while its shards are added one by one."""
 
     def push(self, first: int, gradients: Sequence[tuple[_Span, object] | None]) -> None: ...
     def push_again(self, first: int, gradients: Sequence[tuple[_Span, object] | None]) -> None: ...

@@ -1,4 +1,4 @@
-//! What a call is, as Python says it: a kind, which is made and checked once, and what few calls say beside it.
+//! A call in Python's form: a kind, which is made and checked once, and rare extras.
 
 use crate::{
     codecs::parse_codec,
@@ -13,9 +13,9 @@ use herringbone::{
 use pyo3::{exceptions::PyValueError, prelude::*, pybacked::PyBackedStr};
 use std::str::FromStr;
 
-/// A collective, the type of its elements and how they are folded.
+/// A collective, its elements' type and the operation that folds them.
 ///
-/// Equal kinds are alike; `herringbone.kinds` makes one object of each.
+/// Equal kinds are interchangeable; `herringbone.kinds` makes each kind once.
 #[pyclass(frozen, eq, hash, name = "Kind", module = "herringbone._herringbone")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct CallKind {
@@ -39,11 +39,11 @@ impl CallKind {
     }
 }
 
-/// What every call says: its kind, how many elements, the root where there is one, the input's and the output's memory, who keeps
-/// that, the timeout in seconds, the priority, and what few calls say.
+/// The parts of a call: its kind, the number of elements, the root if it has one, the memory of input and output, and its owner. Then
+/// the timeout in seconds, the priority, and rare extras.
 ///
-/// It is a tuple, so that nothing is built for it: wrong numbers in it are wrong memory accesses, which is why its users are the
-/// modules of this package only.
+/// It is a tuple, so that no object is built for it. Wrong numbers in it are wrong memory accesses, so only this package's modules
+/// use it.
 pub(crate) type PyCall<'py> = (
     PyRef<'py, CallKind>,
     usize,
@@ -96,7 +96,7 @@ pub(crate) fn staged_message(
 }
 
 /// A call of a program that continues where it was, as the engine takes it, from a place in that program. It has no timeout of its own,
-/// no priority, and none of the extras.
+/// no priority, and no extras.
 pub(crate) fn rabit_collective(call: PyCall<'_>, place: u64) -> RabitCollective {
     let (kind, count, root, source, target, keep, ..) = call;
     let (input, output) = regions(source, target, &keep);
@@ -104,10 +104,10 @@ pub(crate) fn rabit_collective(call: PyCall<'_>, place: u64) -> RabitCollective 
     RabitCollective { collective, dtype, count, op, input, output, slice: None, place }
 }
 
-/// What a send or a receive says: the elements' type, how many, the tag, their memory, who keeps that, the timeout in seconds.
+/// The parts of a send or a receive: the elements' type and number, the tag, their memory, its owner, the timeout in seconds.
 pub(crate) type PyMessage<'py> = (PyBackedStr, usize, i64, PySpan, Bound<'py, PyAny>, Option<f64>);
 
-/// A message as the engine takes it, in memory that it writes or reads.
+/// A message as the engine takes it, in memory that the engine writes or reads.
 pub(crate) fn message_request(message: PyMessage<'_>, is_written: bool) -> PyResult<MessageRequest> {
     let (dtype, count, tag, span, keep, timeout) = message;
     let (dtype, timeout) = (parse(&dtype)?, waiting::duration(timeout)?);
@@ -119,7 +119,7 @@ pub(crate) fn message_request(message: PyMessage<'_>, is_written: bool) -> PyRes
     Ok(MessageRequest::new(dtype, count, region).tag(tag).timeout(timeout))
 }
 
-/// What few calls say.
+/// Rare parts of a call.
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Extras {
     parts: Option<(Vec<usize>, Vec<usize>)>,
@@ -129,9 +129,9 @@ pub(crate) struct Extras {
 
 #[pymethods]
 impl Extras {
-    /// `parts` are the lengths of the input's and the output's parts, in place of the count, where they may differ. `mark` is a
-    /// number for what the call is for, which ranks compare. `compression` is a codec's name, the tensor's if what is lost is fed
-    /// back, and who keeps that if it is not the group.
+    /// `parts`: the lengths of the input's and the output's parts, in place of the count, where they can differ. `mark`: a number for
+    /// the call's purpose, which ranks compare. `compression`: the codec's name, the tensor's name if it has error feedback, and the
+    /// owner of the residual if that is not the group.
     #[new]
     #[pyo3(signature = (*, parts=None, mark=0, compression=None))]
     fn new(
@@ -149,7 +149,7 @@ impl Extras {
 }
 
 impl Extras {
-    /// A request that says this, too.
+    /// The request with these extras.
     fn of(&self, request: Request) -> Request {
         let request = request.mark(self.mark);
         let request =

@@ -4,7 +4,7 @@ use herringbone::core::codec::{Codec, CodecChoice, ParseCodecError};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::str::FromStr;
 
-/// The name of a codec, written in full, or of the request that the plan chooses one, if that is allowed.
+/// The full name of a codec, or `auto`, if that is allowed: the plan chooses one then.
 #[pyfunction]
 #[pyo3(signature = (name, or_auto=false))]
 pub(crate) fn codec(name: &str, or_auto: bool) -> PyResult<String> {
@@ -14,7 +14,7 @@ pub(crate) fn codec(name: &str, or_auto: bool) -> PyResult<String> {
     }
 }
 
-/// What a codec's name stands for. The error says the name itself.
+/// The codec that a name stands for. The error contains the name.
 pub(crate) fn parse_codec<C: FromStr<Err = ParseCodecError>>(name: &str) -> PyResult<C> {
     name.parse().map_err(|error: ParseCodecError| PyValueError::new_err(error.to_string()))
 }

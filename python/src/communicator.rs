@@ -18,7 +18,7 @@ use pyo3::{
 };
 use std::{path::PathBuf, sync::Arc};
 
-/// The member of one group that this process is.
+/// This process as a member of one group.
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Communicator {
     pub(crate) inner: DropWithoutGil<herringbone::Communicator>,
@@ -30,8 +30,8 @@ impl Communicator {
     ///
     /// `rank`, `size` and `store` are given together or taken from the environment. `store` is a torch store, or
     /// "host:port" (rank 0 listens there). `store_host` is the host that a torch store's connection leads to; without
-    /// one only this machine's processes can join. What else is None comes from the environment, too. `timeout` is
-    /// in seconds. `nameless`: ranks of several launchers' jobs may meet at the store.
+    /// it only this machine's processes can join. Other arguments that are None come from the environment, too.
+    /// `timeout` is in seconds. `nameless`: ranks of several launchers' jobs can meet at the store.
     /// `again`: the job has run before, so a rank that cannot use its settings does not end it.
     #[staticmethod]
     #[pyo3(signature = (
@@ -104,18 +104,18 @@ impl Communicator {
         self.inner.size()
     }
 
-    /// What lists and errors call the group.
+    /// The group's name in lists and errors.
     #[getter]
     fn name(&self, py: Python<'_>) -> String {
         py.detach(|| self.inner.name())
     }
 
-    /// Say what the program calls the group, and what it is for: flight records have that.
+    /// Set the program's name for the group, and the group's purpose, for flight records.
     fn describe_as(&self, py: Python<'_>, name: &str, description: &str) {
         py.detach(|| self.inner.describe_as(name, description));
     }
 
-    /// How many collectives of the group before this one all of its ranks have completed, after `shrink`.
+    /// After `shrink`: how many collectives of the earlier group all remaining ranks have completed.
     #[getter]
     fn completed_before(&self) -> Option<u64> {
         self.inner.completed_before()
@@ -126,7 +126,7 @@ impl Communicator {
         self.inner.address()
     }
 
-    /// How long its operations may take from here on, and those of groups that it makes, in seconds.
+    /// Set the timeout of its later operations, and of later operations of groups made from it, in seconds.
     fn set_timeout(&self, seconds: f64) -> PyResult<()> {
         if let Some(timeout) = waiting::duration(Some(seconds))? {
             self.inner.set_timeout(timeout);
@@ -134,8 +134,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// The group of `ranks`, which ascend and are ranks of this group; only they call it. A name serves once; without one the count
-    /// of groups of just these ranks is their name.
+    /// The group of `ranks`, an ascending list of ranks of this group; only they call it. A name can be used once. Without one, the
+    /// number of groups of exactly these ranks so far is the name.
     #[pyo3(signature = (ranks, name=None))]
     fn subgroup(&self, py: Python<'_>, ranks: Vec<i64>, name: Option<&str>) -> PyResult<Self> {
         let rank = |rank: &i64| {
@@ -151,21 +151,21 @@ impl Communicator {
         Ok(Self { inner: inner.into() })
     }
 
-    /// A group of the ranks that are left.
+    /// A group of the remaining ranks.
     #[pyo3(signature = (least=1, timeout=None))]
     fn shrink(&self, py: Python<'_>, least: u32, timeout: Option<f64>) -> PyResult<Self> {
         let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
         Ok(Self { inner: joined(py, move || inner.shrink(least, timeout))?.into() })
     }
 
-    /// The whole job again, with new processes for the ranks that are lost.
+    /// The whole job again, with new processes for the lost ranks.
     #[pyo3(signature = (timeout=None))]
     fn replace(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Self> {
         let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
         Ok(Self { inner: joined(py, move || inner.replace(timeout))?.into() })
     }
 
-    /// The job again with some of its first ranks, after `replace` has failed.
+    /// The job again with some of its original ranks, after `replace` has failed.
     #[pyo3(signature = (ranks, timeout=None))]
     fn regather(&self, py: Python<'_>, ranks: Vec<u32>, timeout: Option<f64>) -> PyResult<Self> {
         let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
@@ -191,14 +191,14 @@ impl Communicator {
         Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
     }
 
-    /// The next turn in the line of this group's callbacks; those that wait for more than collectives are a line `apart`.
+    /// The next turn in the line of this group's callbacks; callbacks that wait for more than collectives have a line `apart`.
     #[pyo3(signature = (apart=false))]
     fn turn(&self, py: Python<'_>, apart: bool) -> PyResult<PyTurn> {
         let turn = py.detach(|| if apart { self.inner.turn_apart() } else { self.inner.turn() });
         turn.map(PyTurn).map_err(|error| errors::to_python(&error))
     }
 
-    /// A line of calls of its own, beside the program's: the turn is all of it.
+    /// A separate line of calls, next to the program's; this turn is the whole line.
     fn line(&self, py: Python<'_>) -> PyResult<PyTurn> {
         py.detach(|| self.inner.line()).map(PyTurn).map_err(|error| errors::to_python(&error))
     }
@@ -211,15 +211,14 @@ impl Communicator {
     }
 
     /// Run one operation to its end, as `submit` and `Pending.wait` would, but without waking another thread for it.
-    ///
-    /// Waits without the GIL. Raises the operation's error if it failed, and `KeyboardInterrupt` on Ctrl-C, after
-    /// which the operation goes on.
+    /// Waits without the GIL. Raises the operation's error if it failed. Raises `KeyboardInterrupt` on Ctrl-C; the
+    /// operation continues then.
     fn run(&self, py: Python<'_>, call: PyCall<'_>) -> PyResult<()> {
         let request = request(call)?;
         waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
     }
 
-    /// What codecs have left of the tensors that have no other owner than this group.
+    /// The residuals of tensors that have no other owner than this group.
     #[getter]
     fn residuals(&self) -> PyResiduals {
         PyResiduals(self.inner.residuals().clone())
@@ -272,8 +271,7 @@ impl Communicator {
         recent.iter().map(|operation| described(py, operation)).collect()
     }
 
-    /// The algorithm of a collective of `count` elements, and why it is this one; of an all-reduce of f32 with `compression` the
-    /// codec, too.
+    /// The algorithm of a collective of `count` elements, and the reason; for an all-reduce of f32 with `compression` the codec, too.
     #[pyo3(signature = (collective, dtype, count, compression=None))]
     fn explain(
         &self,
@@ -297,23 +295,23 @@ impl Communicator {
         py.detach(|| self.inner.start_timeline(directory)).map_err(|error| errors::to_python(&error))
     }
 
-    /// End the timeline, if one is written.
+    /// End the timeline, if one is being written.
     fn stop_timeline(&self, py: Python<'_>) {
         py.detach(|| self.inner.stop_timeline());
     }
 
-    /// A step of the program begins, for the timeline, if one is written.
+    /// Mark the begin of a step of the program in the timeline, if one is being written.
     fn mark_step(&self, py: Python<'_>) {
         py.detach(|| self.inner.mark_step());
     }
 
-    /// How this process takes part, in a line: ranks, reducers, what is forced, the timeout.
+    /// This process's membership in one line: ranks, reducers, forced settings, the timeout.
     fn describe(&self, py: Python<'_>) -> String {
         py.detach(|| self.inner.describe())
     }
 
-    /// Leave the group; the world's end is the job's end for this process, which says goodbye to the others. Raises what has failed
-    /// elsewhere and no call here has learnt of; the group is closed all the same.
+    /// Leave the group. Leaving the group of all ranks leaves the job, and tells the other processes. Raises a failure elsewhere that
+    /// no call here has reported; the group is closed all the same.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.inner.close()).map_err(|error| errors::to_python(&error))
     }
@@ -324,7 +322,7 @@ impl Communicator {
     }
 }
 
-/// An operation as a dictionary: what was called, how far it is, and all that in a line.
+/// An operation as a dictionary: the call, its progress, and all of this in one line.
 fn described<'py>(py: Python<'py>, operation: &Recent) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
     all.set_item("group", &operation.group)?;
@@ -355,7 +353,7 @@ fn apply<T>(config: Config, value: Option<T>, setter: impl FnOnce(Config, T) -> 
     }
 }
 
-/// Where the ranks meet: an address, or a torch store.
+/// The ranks' meeting point: an address, or a torch store.
 fn rendezvous(store: Bound<'_, PyAny>, host: Option<String>) -> Rendezvous {
     match store.cast::<PyString>() {
         Ok(address) => Rendezvous::Tcp(address.to_string()),

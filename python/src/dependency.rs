@@ -15,17 +15,17 @@ use std::{
     time::Duration,
 };
 
-/// What a program is told whose function has forgotten to end its operation.
+/// The error for a program whose function has forgotten to end its operation.
 const UNFINISHED: &str = "its function returned without using `done`, and nothing holds it any more; call done.complete(), \
                           done.fail(error) or done.follow(work), or keep it for the thread that does";
 
-/// A thing that operations read and mutate, of one engine.
+/// Something that operations of one engine read and mutate.
 #[pyclass(frozen, module = "herringbone._herringbone", name = "Variable")]
 pub(crate) struct PyVariable(Variable);
 
 #[pymethods]
 impl PyVariable {
-    /// How many operations that mutate it have ended well so far.
+    /// How many operations that mutate it have succeeded so far.
     #[getter]
     fn version(&self) -> u64 {
         self.0.version()
@@ -41,12 +41,12 @@ impl PyVariable {
 pub(crate) struct PyOnComplete {
     ticket: Mutex<Option<OnComplete>>,
     follower: Follower,
-    /// Its operation, in texts.
+    /// Its operation's name in texts.
     label: String,
 }
 
 impl PyOnComplete {
-    /// The ticket, for the method of a name. It is used once.
+    /// The ticket, for the method of this name. It can be used once.
     fn take(&self, method: &str) -> PyResult<OnComplete> {
         let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
         ticket.ok_or_else(|| {
@@ -60,7 +60,7 @@ impl PyOnComplete {
 
 #[pymethods]
 impl PyOnComplete {
-    /// End the operation well.
+    /// End the operation successfully.
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
         let ticket = self.take("complete")?;
         py.detach(|| ticket.complete());
@@ -74,7 +74,7 @@ impl PyOnComplete {
         Ok(())
     }
 
-    /// Let later operations have a variable before the end.
+    /// Free a variable for later operations before the end.
     fn release(&self, py: Python<'_>, variable: &PyVariable) -> PyResult<()> {
         let released = py.detach(|| {
             let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,7 @@ impl PyOnComplete {
         })
     }
 
-    /// End it when a collective that is under way is over, and as that does.
+    /// End it when a running collective ends, with the same outcome.
     fn follow(&self, py: Python<'_>, pending: &Pending) -> PyResult<()> {
         let ticket = self.take("follow")?;
         let boxed = |error: herringbone::Error| Box::new(error) as Box<dyn Error + Send + Sync>;
@@ -97,11 +97,11 @@ impl PyOnComplete {
     }
 }
 
-/// Runs functions on threads of its own, each as soon as what it reads and mutates is free.
+/// Runs functions on its own threads, each as soon as the variables that it reads and mutates are free.
 #[pyclass(frozen, module = "herringbone._herringbone", name = "DependencyEngine")]
 pub(crate) struct PyDependencyEngine(DependencyEngine, IsQuiet);
 
-/// Whether nothing is printed of failures that nobody was told of.
+/// Whether unreported failures are not printed.
 type IsQuiet = AtomicBool;
 
 #[pymethods]
@@ -171,7 +171,7 @@ impl PyDependencyEngine {
         })
     }
 
-    /// Wait for a variable, without the GIL; raise what spoiled it.
+    /// Wait for a variable, without the GIL; raise the exception that spoiled it.
     fn wait(&self, py: Python<'_>, variable: &PyVariable) -> PyResult<()> {
         let waiting = py.detach(|| self.0.begin_wait(&variable.0)).map_err(|error| raised(py, &error))?;
         let waiting = Mutex::new(waiting);
@@ -181,7 +181,7 @@ impl PyDependencyEngine {
         ended(py, result)
     }
 
-    /// Wait until nothing is pending, without the GIL; raise the earliest failure that nobody was told of.
+    /// Wait until nothing is pending, without the GIL; raise the earliest unreported failure.
     fn wait_all(&self, py: Python<'_>) -> PyResult<()> {
         let result = waiting::in_slices(py, None, |slice| self.0.wait_all_for(slice))?;
         ended(py, result)
@@ -193,32 +193,32 @@ impl PyDependencyEngine {
         Ok(self.0.pending())
     }
 
-    /// The queues as they are now, as an SVG.
+    /// The present queues as an SVG.
     fn picture(&self) -> PyResult<String> {
         self.check_usable()?;
         Ok(self.0.picture())
     }
 
-    /// Keep what runs from now on, for `trace`.
+    /// Record the operations that run from now on, for `trace`.
     fn record(&self) -> PyResult<()> {
         self.check_usable()?;
         self.0.record();
         Ok(())
     }
 
-    /// What has run since `record`, as a Chrome trace.
+    /// The operations since `record`, as a Chrome trace.
     fn trace(&self, py: Python<'_>) -> PyResult<String> {
         self.check_usable()?;
         Ok(py.detach(|| self.0.trace()))
     }
 
-    /// Run what can run, and end the threads. After Ctrl-C nobody waits for them any more.
+    /// Run all functions that can run, and end the threads. After Ctrl-C it does not wait for them.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = waiting::in_slices(py, None, |slice| self.0.close_for(slice).then_some(()));
         closed.map(drop).inspect_err(|_| self.0.leave())
     }
 
-    /// The name or number of the first operation whose failure nobody was told of, and what it raised.
+    /// The name or number of the first operation with an unreported failure, and its exception.
     fn unreported(&self, py: Python<'_>) -> Option<(String, PyErr)> {
         let failure = self.0.unreported()?;
         let name = failure.name().map_or_else(|| failure.operation().to_string(), str::to_owned);
@@ -231,7 +231,7 @@ impl PyDependencyEngine {
     }
 }
 
-/// What an operation says of itself: reads, mutates, priority, name.
+/// The description of an operation: reads, mutates, priority, name.
 type Said<'a, 'py> = (&'a [Bound<'py, PyVariable>], &'a [Bound<'py, PyVariable>], i32, Option<&'a str>);
 
 impl PyDependencyEngine {
@@ -242,7 +242,7 @@ impl PyDependencyEngine {
         }
     }
 
-    /// Pushes without the GIL: a push may wait for functions that need it.
+    /// Pushes without the GIL, because a push can wait for functions that need it.
     fn enter(
         &self,
         py: Python<'_>,
@@ -267,7 +267,7 @@ impl PyDependencyEngine {
 }
 
 impl Drop for PyDependencyEngine {
-    /// Its threads may wait for the lock that this thread has.
+    /// Its threads might wait for the lock that this thread holds.
     fn drop(&mut self) {
         Python::attach(|py| {
             let unreported = self.close(py).err().or_else(|| self.unreported(py).map(|(_, error)| error));
@@ -280,7 +280,7 @@ impl Drop for PyDependencyEngine {
     }
 }
 
-/// Calls a function that ends its operation later; one that raises fails it, unless it has ended it already.
+/// Calls a function that ends its operation later. If the function raises, the operation fails, if it has not ended already.
 fn begin(py: Python<'_>, function: Bound<'_, PyAny>, done: PyOnComplete) {
     let Ok(done) = Py::new(py, done) else { return };
     if let Err(error) = function.call1((done.clone_ref(py),)) {
@@ -292,7 +292,7 @@ fn begin(py: Python<'_>, function: Bound<'_, PyAny>, done: PyOnComplete) {
     }
 }
 
-/// What a wait has come to.
+/// The outcome of a wait.
 fn ended(py: Python<'_>, result: Option<DependencyResult<()>>) -> PyResult<()> {
     result.unwrap_or(Ok(())).map_err(|error| raised(py, &error))
 }

@@ -31,18 +31,18 @@ mod class {
     import_exception!(herringbone.errors, UnsupportedError);
 }
 
-/// What the engine's errors advise, by a name of what has happened; :mod:`herringbone.advice` has it for each interface.
+/// The advice in the engine's errors, by the case; :mod:`herringbone.advice` has it for each interface.
 #[pyfunction]
 pub(crate) fn advice() -> BTreeMap<&'static str, &'static str> {
     ADVICE.into()
 }
 
-/// `error` for Python, with its text and the values that a program may want.
+/// `error` for Python, with its text and the values that a program might use.
 pub(crate) fn to_python(error: &Error) -> PyErr {
     of(error, None)
 }
 
-/// `error` of something that a program has named.
+/// `error` about something that a program has named.
 pub(crate) fn of(error: &Error, name: Option<&str>) -> PyErr {
     let text = match (error.to_string(), name) {
         (text, Some(name)) if !text.contains(name) => format!("{name}: {text}"),
@@ -74,7 +74,7 @@ pub(crate) fn of(error: &Error, name: Option<&str>) -> PyErr {
     }
 }
 
-/// A setting that cannot be used, as the engine would say it.
+/// A setting that cannot be used, in the engine's words.
 pub(crate) fn config(text: impl Into<String>) -> PyErr {
     class::ConfigError::new_err(text.into())
 }

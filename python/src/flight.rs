@@ -1,4 +1,4 @@
-//! In which form the process writes its flight records.
+//! The form in which the process writes its flight records.
 
 use herringbone::flight::{FlightFormat, write_as};
 use pyo3::prelude::*;

@@ -1,7 +1,6 @@
 //! The native half of the Python package: the engine's calls with Python's types, errors and lock.
-//!
-//! Nothing here holds the interpreter's lock while it waits, and no thread of the engine takes it: what the engine logs goes through
-//! a queue. What is convenient for Python users (arrays, tensors, futures) is written in Python on top of this.
+//! Nothing here holds the interpreter's lock while it waits, and no thread of the engine takes it: the engine's log records go
+//! through a queue. The interface for Python users (arrays, tensors, futures) is written in Python on top of this.
 #![deny(unsafe_code)]
 
 mod call;

@@ -1,9 +1,8 @@
 //! The engine's records, for a program that has configured Python's `logging`.
-//!
-//! The engine may log under its lock, on a thread without the interpreter's lock, while another thread has that one and waits for the
-//! engine's. So whoever logs only puts a record into a queue. A daemon thread takes the interpreter's lock and hands the records to
-//! `logging.getLogger("herringbone")`. It ends before the interpreter does: what is logged then goes to standard error, as it does in
-//! forked children and where the program has not configured `logging`.
+//! The engine can log while it holds its own lock, on a thread without the interpreter's lock, while another thread holds that one
+//! and waits for the engine's. So the logging thread only puts a record into a queue. A daemon thread takes the interpreter's lock and
+//! hands the records to `logging.getLogger("herringbone")`. It ends before the interpreter does. Later records go to standard error,
+//! as they do in forked children and if the program has not configured `logging`.
 
 use herringbone::log::{level_set, print_record};
 use log::{LevelFilter, Log, Metadata, Record, kv::Key};
@@ -20,12 +19,12 @@ use std::{
 
 /// The name of the logger.
 const NAME: &str = "herringbone";
-/// The most records that wait. More are dropped, and counted.
+/// The most waiting records. Further ones are dropped, and counted.
 const WAITING: usize = 1024;
-/// How long the end of the process waits for a handler that hangs.
+/// How long the process waits at its end for a handler that hangs.
 const LAST: Duration = Duration::from_secs(5);
 
-/// A record that waits.
+/// A waiting record.
 struct Entry {
     level: log::Level,
     /// In seconds since 1970.
@@ -49,7 +48,7 @@ struct State {
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// The process that has a thread, read without the lock: a forked child may find that locked for ever.
+    /// The process that has a thread, read without the lock, because a forked child might find the lock held forever.
     process: AtomicU32,
 }
 
@@ -64,7 +63,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What waits, once there is something; `None` at the end.
+    /// Waits for records and returns them; `None` at the end.
     fn take(&self) -> Option<(VecDeque<Entry>, u64)> {
         let is_idle = |state: &mut State| state.waiting.is_empty() && state.dropped == 0 && !state.is_over;
         let state = self.changed.wait_while(self.state(), is_idle);
@@ -75,7 +74,7 @@ impl Queue {
         }
     }
 
-    /// The thread. It takes the interpreter's lock with nothing else held.
+    /// The thread. It holds no other lock when it takes the interpreter's.
     fn run(&self) {
         while let Some((entries, dropped)) = self.take() {
             if Python::try_attach(|py| hand_over(py, entries, dropped)).is_none() {
@@ -122,8 +121,8 @@ impl Log for Queue {
     fn flush(&self) {}
 }
 
-/// A communicator is about to form. If the program has configured `logging` by now, that gets the engine's records from here on, as
-/// many as `HERRINGBONE_LOG` says, or else as the logger's level lets through.
+/// Called before a communicator forms. If the program has configured `logging` by now, it gets the engine's records from here on, at
+/// the level of `HERRINGBONE_LOG`, or by default at the logger's level.
 pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
     let logger = logger(py)?;
     let process = QUEUE.process.load(Ordering::SeqCst);
@@ -150,7 +149,7 @@ fn start() {
     });
 }
 
-/// The end of the process is near: what waits is handed over, and the thread ends, before the interpreter does.
+/// Called at the end of the process: waiting records are handed over, and the thread ends before the interpreter does.
 #[pyfunction]
 pub(crate) fn end_log(py: Python<'_>) {
     if QUEUE.process.load(Ordering::SeqCst) != std::process::id() {

@@ -1,4 +1,4 @@
-//! Addresses: where Python's word is taken for one, and where Python is given one.
+//! Addresses that Python passes in, which are trusted, and addresses that Python is given.
 #![allow(unsafe_code)]
 
 use herringbone::Region;
@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 /// Address and length in bytes, as Python's numbers.
 pub(crate) type PySpan = (usize, usize);
 
-/// The memory of an operation's input and output as regions that keep `owner` alive; one region where they coincide. Bytes at
-/// address 0 are those that Python had no memory for.
+/// The memory of an operation's input and output as regions that keep `owner` alive; one region where they coincide.
+/// Address 0 means that Python had no memory for the bytes.
 ///
 /// # Safety
 /// `source` is mapped and readable, and `target` writable, as long as `owner` lives, and Python code touches neither
@@ -29,9 +29,9 @@ pub(crate) unsafe fn regions(source: PySpan, target: PySpan, owner: &Bound<'_, P
     (input, output)
 }
 
-/// Memory that all ranks of this host map, until the last reference to this is gone.
+/// Memory that all ranks of this host map, until the last reference to this object is gone.
 ///
-/// It outlives its communicator. A forked child has no such memory, and its copy of this frees nothing.
+/// It outlives its communicator. A forked child does not have the memory, and its copy of this object frees nothing.
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Mapped {
     address: usize,

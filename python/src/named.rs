@@ -32,10 +32,10 @@ create_exception!(
     herringbone._herringbone,
     NamedError,
     PyRuntimeError,
-    "The ranks do not agree about an operation with a name, it cannot be submitted, or they have shut down."
+    "The ranks disagree about an operation with a name, it cannot be submitted, or they have shut down."
 );
 
-/// Controllers that are to be shut down before the process ends.
+/// Controllers that have to shut down before the process ends.
 static CONTROLLERS: Mutex<Vec<Weak<NamedController>>> = Mutex::new(Vec::new());
 static AT_EXIT: Once = Once::new();
 
@@ -92,7 +92,7 @@ impl Controller {
     }
 
     /// Submit an operation. `input` and `output` are (address, bytes) of memory that lives as long as `keep` does, or
-    /// contiguous arrays or tensors. `compression` is a codec's name, and `residuals` keeps what the codec loses, if anything does.
+    /// contiguous arrays or tensors. `compression` is a codec's name, and `residuals` owns the error feedback, if there is one.
     #[pyo3(signature = (
         operation, name, input, output, *, dtype, shape, op="sum", root=0, prescale=1.0, postscale=1.0, splits=None,
         group=None, priority=0, keep=None, compression="none", residuals=None
@@ -154,12 +154,12 @@ impl Controller {
         py.detach(|| self.0.stop_timeline());
     }
 
-    /// Shut the controllers of all ranks down.
+    /// Shut down the controllers of all ranks.
     fn shutdown(&self, py: Python<'_>) {
         py.detach(|| self.0.shut_down());
     }
 
-    /// What happened so far, by name.
+    /// Counters of events so far, by name.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = PyDict::new(py);
         for (name, count) in py.detach(|| self.0.counters()) {
@@ -169,14 +169,14 @@ impl Controller {
     }
 }
 
-/// Other threads may need the interpreter before the ranks have shut down.
+/// Other threads might need the interpreter before the ranks have shut down.
 impl Drop for Controller {
     fn drop(&mut self) {
         Python::attach(|py| py.detach(|| self.0.shut_down()));
     }
 }
 
-/// An operation with a name that is under way.
+/// A running operation with a name.
 #[pyclass(frozen, name = "NamedWork", module = "herringbone._herringbone")]
 pub(crate) struct PyNamedWork {
     work: herringbone::NamedWork,
@@ -185,7 +185,7 @@ pub(crate) struct PyNamedWork {
 
 #[pymethods]
 impl PyNamedWork {
-    /// Whether it is over, well or not.
+    /// Whether it is over, successfully or not.
     fn poll(&self, py: Python<'_>) -> bool {
         py.detach(|| self.work.is_done())
     }
@@ -207,7 +207,7 @@ impl PyNamedWork {
         }
     }
 
-    /// What it has brought; waits for it.
+    /// Its results. Waits for them.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyNamedResult>> {
         self.wait(py, None)?;
         if let Some(result) = self.result.get() {
@@ -236,7 +236,7 @@ impl PyNamedWork {
     }
 }
 
-/// What an operation has brought, beside what is in its output.
+/// The results of an operation, in addition to its output.
 #[pyclass(frozen, name = "NamedResult", module = "herringbone._herringbone")]
 pub(crate) struct PyNamedResult {
     data: Option<Py<PyByteArray>>,
@@ -247,7 +247,7 @@ pub(crate) struct PyNamedResult {
 
 #[pymethods]
 impl PyNamedResult {
-    /// The result, where its size was not known before.
+    /// The result, if its size was not known before.
     #[getter]
     fn data(&self, py: Python<'_>) -> Option<Py<PyByteArray>> {
         self.data.as_ref().map(|data| data.clone_ref(py))
@@ -259,20 +259,20 @@ impl PyNamedResult {
         PyTuple::new(py, &self.shape)
     }
 
-    /// How many rows have come from each rank, of an alltoall.
+    /// For an alltoall: how many rows each rank has sent here.
     #[getter]
     fn received_splits(&self) -> Option<Vec<u64>> {
         self.received_splits.clone()
     }
 
-    /// The rank that has joined last, of a join.
+    /// For a join: the rank that has joined last.
     #[getter]
     fn last_joined(&self) -> Option<u32> {
         self.last_joined
     }
 }
 
-/// Has the interpreter shut all controllers down before it ends; they were made after what they need.
+/// Lets the interpreter shut down all controllers before it ends. They were made after the objects that they need.
 fn shut_down_at_exit(py: Python<'_>) -> PyResult<()> {
     let mut outcome = Ok(());
     AT_EXIT.call_once(|| {
@@ -302,7 +302,7 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
     Ok(waiting::duration(Some(seconds))?.unwrap_or_default())
 }
 
-/// What is done, and how elements are folded.
+/// The operation, and how elements are folded.
 fn parse_operation(operation: &str, op: &str) -> PyResult<(NamedKind, ReduceOp)> {
     let kind = match (operation, op) {
         ("allreduce", "adasum") => return Ok((NamedKind::Adasum, ReduceOp::Sum)),
@@ -326,8 +326,8 @@ fn parse_operation(operation: &str, op: &str) -> PyResult<(NamedKind, ReduceOp)>
     Ok((kind, op))
 }
 
-/// Where a buffer is: (address, bytes) as it stands, or what an array or a tensor says of its memory. An array that can only be
-/// read is no buffer for a result.
+/// The place of a buffer: (address, bytes) as given, or the memory that an array or a tensor describes. A read-only array cannot be a
+/// buffer for a result.
 fn span(buffer: &Bound<'_, PyAny>, is_written: bool) -> PyResult<PySpan> {
     if let Ok(span) = buffer.extract::<PySpan>() {
         return Ok(span);

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Numbers of an optimizer by their names.
 pub(crate) type PyNumbers = Vec<(String, f64)>;
 
-/// Each optimizer's name with its numbers, as they are if nothing is said.
+/// Each optimizer's name, with the defaults of its numbers.
 #[pyfunction]
 pub(crate) fn optimizers() -> Vec<(String, Vec<(&'static str, f64)>)> {
     let numbers = |kind: OptimizerKind| {
@@ -24,13 +24,13 @@ pub(crate) fn optimizers() -> Vec<(String, Vec<(&'static str, f64)>)> {
     OptimizerKind::ALL.into_iter().map(|kind| (kind.name().to_owned(), numbers(kind))).collect()
 }
 
-/// An optimizer and its state of one array; wrong memory in a call is wrong memory access, so its users are this package's modules.
+/// An optimizer and its state for one array. A wrong address in a call is a wrong memory access, so only this package's modules use it.
 #[pyclass(frozen, name = "LocalOptimizer", module = "herringbone._herringbone")]
 pub(crate) struct PyLocalOptimizer(Mutex<LocalOptimizer>);
 
 #[pymethods]
 impl PyLocalOptimizer {
-    /// For so many elements of a type by its short name.
+    /// For this number of elements of a type, given by its short name.
     #[new]
     fn new(optimizer: &str, numbers: PyNumbers, dtype: &str, elements: usize) -> PyResult<Self> {
         let spec = optimizer_spec(optimizer, &numbers).map_err(errors::argument)?;
@@ -38,7 +38,7 @@ impl PyLocalOptimizer {
         Ok(Self(Mutex::new(made.map_err(|error| to_python(&error))?)))
     }
 
-    /// Take other numbers from the next step on.
+    /// Use other numbers from the next step on.
     fn set(&self, numbers: PyNumbers) -> PyResult<()> {
         let mut optimizer = self.lock();
         let spec = optimizer_spec(&optimizer.spec().kind.to_string(), &numbers).map_err(errors::argument)?;
@@ -64,12 +64,12 @@ impl PyLocalOptimizer {
         self.lock().steps()
     }
 
-    /// What it keeps: the first number of all elements, then the second one.
+    /// Its state: the first number of all elements, then the second one.
     fn state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &py.detach(|| self.lock().state()))
     }
 
-    /// Continue after so many steps with what `state` gave.
+    /// Continue after this number of steps with the result of `state`.
     fn restore(&self, steps: u32, state: &[u8]) -> PyResult<()> {
         self.lock().restore(steps, state).map_err(|error| to_python(&error))
     }
@@ -81,10 +81,10 @@ impl PyLocalOptimizer {
     }
 }
 
-/// An optimizer by its name, with some numbers other than usual.
+/// An optimizer by its name, with some numbers other than the defaults.
 ///
 /// # Errors
-/// What cannot be, in words.
+/// A text that names what is wrong.
 pub(crate) fn optimizer_spec(name: &str, numbers: &PyNumbers) -> Result<OptimizerSpec, String> {
     let kind = OptimizerKind::from_name(name).ok_or_else(|| {
         let known = OptimizerKind::ALL.map(|kind| kind.name().to_owned()).join(", ");

@@ -1,4 +1,4 @@
-//! Running operations, and the queue that tells which have finished.
+//! Running operations, and the queue of finished ones.
 
 use crate::{errors, waiting};
 use pyo3::prelude::*;
@@ -25,17 +25,17 @@ impl Pending {
         }
     }
 
-    /// Whether it has finished, well or not.
+    /// Whether it has finished, successfully or not.
     fn done(&self) -> bool {
         self.0.is_done()
     }
 
-    /// Why it failed; `None` while it runs and where it succeeded.
+    /// Why it failed; `None` while it runs and after success.
     fn error(&self) -> Option<PyErr> {
         self.0.result()?.err().map(|error| errors::to_python(&error))
     }
 
-    /// The rank whose message a receive has got, once it has; else `None`.
+    /// The rank whose message a receive has got; `None` before, and for other operations.
     fn source(&self) -> Option<u32> {
         self.0.source()
     }
@@ -49,7 +49,7 @@ impl Pending {
 /// The token that closes a queue.
 const CLOSE: u64 = u64::MAX;
 
-/// A queue of finished operations: what `Pending.notify` puts in, `next` takes out.
+/// A queue of finished operations: `Pending.notify` puts tokens in, `next` takes them out.
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Completions {
     sender: Sender<u64>,

@@ -1,4 +1,4 @@
-//! The parts of a job that starts by ps-lite's lines, for `herringbone/kvstore/ps_lite.py`.
+//! The processes of a job that is started with ps-lite's variables, for `herringbone/kvstore/ps_lite.py`.
 
 use crate::{
     errors::{self, to_python},
@@ -11,7 +11,7 @@ use herringbone::{
 use pyo3::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
-/// Be what the environment says this process is, a scheduler or a server, until the job is over. Ctrl-C ends the wait.
+/// Run this process as the scheduler or server that the environment names, until the job is over. Ctrl-C ends the wait.
 #[pyfunction]
 pub(crate) fn ps_lite_serve(py: Python<'_>) -> PyResult<()> {
     let (line, config) = of_environment()?;
@@ -23,7 +23,7 @@ pub(crate) fn ps_lite_serve(py: Python<'_>) -> PyResult<()> {
     waiting::on_a_thread(py, serve)?.map_err(|error| to_python(&error))
 }
 
-/// A worker's place, until it is closed.
+/// A worker's place in the job, until it is closed.
 #[pyclass(frozen, name = "PsLiteWorker", module = "herringbone._herringbone")]
 pub(crate) struct PyPsLiteWorker {
     open: Mutex<Option<PsLiteWorker>>,
@@ -41,7 +41,7 @@ pub(crate) struct PyPsLiteWorker {
 
 #[pymethods]
 impl PyPsLiteWorker {
-    /// Get a rank from the scheduler that the environment names, once all have come to it.
+    /// Get a rank from the scheduler that the environment names, once all processes have reached it.
     #[staticmethod]
     fn join(py: Python<'_>) -> PyResult<Self> {
         logging::begin(py)?;
@@ -53,7 +53,7 @@ impl PyPsLiteWorker {
         Ok(Self { open: Mutex::new(Some(worker)), rank, workers, servers, host })
     }
 
-    /// Say goodbye.
+    /// Leave the job.
     fn close(&self, py: Python<'_>) {
         let closed = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(closed));

@@ -14,20 +14,20 @@ use herringbone::{
 use pyo3::{prelude::*, types::PyBytes};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// What a checkpoint has: its version, the model that all ranks have, and this rank's own.
+/// A checkpoint: its version, the model that all ranks have, and this rank's own.
 type PyModels<'py> = (u32, Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
 
 /// A process of a program that continues where it was. `None` once it has ended.
 #[pyclass(frozen, name = "Rabit", module = "herringbone._herringbone")]
 pub(crate) struct PyRabit {
     rabit: DropWithoutGil<Mutex<Option<Rabit>>>,
-    /// What a signal's handler has raised while a call waited, such as KeyboardInterrupt.
+    /// The exception that a signal's handler has raised while a call waited, such as KeyboardInterrupt.
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 #[pymethods]
 impl PyRabit {
-    /// Joins, or continues; the program's arguments may be RABIT's.
+    /// Joins, or continues; the program's arguments can include RABIT's.
     #[new]
     fn new(py: Python<'_>, arguments: Vec<String>) -> PyResult<Self> {
         logging::begin(py)?;
@@ -49,7 +49,7 @@ impl PyRabit {
         Ok(Self { rabit: Mutex::new(Some(rabit)).into(), raised })
     }
 
-    /// Its rank, how many there are, and the name of its host.
+    /// Its rank, the number of ranks, and the name of its host.
     fn place(&self, py: Python<'_>) -> PyResult<(u32, u32, String)> {
         self.with(py, |rabit| Ok((rabit.rank(), rabit.size(), rabit.processor_name())))
     }
@@ -98,7 +98,7 @@ impl PyRabit {
         }))
     }
 
-    /// The models' memory, which `keep` owns and nobody writes any more.
+    /// The models' memory, which `keep` owns and no code writes any more.
     fn checkpoint(
         &self,
         py: Python<'_>,
@@ -110,7 +110,7 @@ impl PyRabit {
         self.with(py, |rabit| rabit.checkpoint_regions(global, local))
     }
 
-    /// `save` makes bytes of the model if somebody asks.
+    /// `save` turns the model into bytes if a rank asks for them.
     fn lazy_checkpoint(&self, py: Python<'_>, save: Py<PyAny>) -> PyResult<()> {
         self.with(py, |rabit| {
             rabit.lazy_checkpoint(move || {
@@ -120,7 +120,7 @@ impl PyRabit {
         })
     }
 
-    /// Returns when all have come to their end.
+    /// Returns when all ranks have called it.
     fn finalize(&self, py: Python<'_>) -> PyResult<()> {
         let rabit = self.lock()?.take();
         let rabit = rabit.ok_or_else(|| plain("rabit.finalize was called before"))?;

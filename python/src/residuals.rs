@@ -1,13 +1,13 @@
-//! What codecs have left of an owner's tensors.
+//! The residuals of an owner's tensors: the parts that codecs have dropped.
 
 use crate::{codecs::parse_codec, errors};
 use herringbone::{Residual, Residuals};
 use pyo3::{prelude::*, types::PyBytes};
 
-/// A tensor's name, how many operations on it are complete, the codec, and what is left of its elements, as bytes of f32.
+/// A tensor's name, how many operations on it are complete, the codec, and the residual, as bytes of f32.
 type Saved<'py> = (String, u64, Option<String>, Bound<'py, PyBytes>);
 
-/// An owner of what codecs leave of tensors.
+/// An owner of tensors' residuals.
 #[pyclass(frozen, name = "Residuals", module = "herringbone._herringbone")]
 pub(crate) struct PyResiduals(pub(crate) Residuals);
 
@@ -18,7 +18,7 @@ impl PyResiduals {
         Self(Residuals::new())
     }
 
-    /// All of it, by name.
+    /// All residuals, by the tensor's name.
     fn saved<'py>(&self, py: Python<'py>) -> Vec<Saved<'py>> {
         let saved = py.detach(|| self.0.saved());
         let entry = |Residual { tensor, steps, codec, left }| {
@@ -27,12 +27,12 @@ impl PyResiduals {
         saved.into_iter().map(entry).collect()
     }
 
-    /// What is left of a tensor's elements, as bytes of f32; None if no operation on it has begun.
+    /// The residual of a tensor, as bytes of f32; None if no operation on it has begun.
     fn left<'py>(&self, py: Python<'py>, tensor: &str) -> Option<Bound<'py, PyBytes>> {
         py.detach(|| self.0.left(tensor).map(|left| bytes(&left))).map(|left| PyBytes::new(py, &left))
     }
 
-    /// Go on with what `saved` gave, in place of what is left now.
+    /// Replace all residuals by the result of `saved`.
     fn restore(&self, saved: Vec<Saved<'_>>) -> PyResult<()> {
         let floats =
             |bytes: &[u8]| bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
@@ -44,17 +44,17 @@ impl PyResiduals {
         Ok(())
     }
 
-    /// Multiply what is left of each tensor.
+    /// Multiply each residual.
     fn scale(&self, factor: f32) -> PyResult<()> {
         self.0.scale(factor).map_err(|error| errors::to_python(&error))
     }
 
-    /// Let the next operation on each tensor have another codec.
+    /// Let the next operation on each tensor use another codec.
     fn release_codecs(&self) {
         self.0.release_codecs();
     }
 
-    /// Drop what is left of a tensor.
+    /// Drop the residual of a tensor.
     fn forget(&self, tensor: &str) {
         self.0.forget(tensor);
     }

@@ -1,4 +1,4 @@
-//! Which ranks of `horovodrun` start again: decided as `herringbone launch` decides it.
+//! Decides which ranks `horovodrun` restarts, as `herringbone launch` does.
 
 use herringbone_cli::{RankDecision, Restarter};
 use pyo3::{exceptions::PyIndexError, prelude::*};
@@ -32,8 +32,8 @@ impl PyRestarter {
         Ok(self.restarter.variables(rank, attempt, sees_files).into_iter().collect())
     }
 
-    /// `status` is that of `subprocess`: minus the signal, if one has ended the process. Returns the number of the next start and
-    /// the pause before it in seconds, or nothing if the rank does not start again.
+    /// `status` is as in `subprocess`: minus the signal, if one has ended the process. Returns the number of the next start and
+    /// the pause before it in seconds, or `None` if the rank is not restarted.
     fn decide(&mut self, rank: usize, status: i32) -> PyResult<Option<(u32, f64)>> {
         self.check(rank)?;
         let raw = if status < 0 { status.wrapping_neg() & 0x7f } else { (status & 0xff) << 8 };
@@ -43,12 +43,12 @@ impl PyRestarter {
         })
     }
 
-    /// How a rank failed that was started again and waits in vain, because all others have left; nothing if none does.
+    /// How a restarted rank failed that waits in vain, because all others have left; `None` if no rank does.
     fn waits_in_vain(&self) -> Option<(usize, String)> {
         self.restarter.waits_in_vain().map(|failure| (failure.rank, failure.to_string()))
     }
 
-    /// How a rank that has failed did so, and what to do about it.
+    /// How a rank has failed, and what to do about it.
     fn failure(&self, rank: usize) -> PyResult<String> {
         self.check(rank)?;
         Ok(self.restarter.failure(rank).to_string())

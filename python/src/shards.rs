@@ -18,22 +18,22 @@ use std::{
     time::Duration,
 };
 
-/// Of which consecutive shards each of the workers carries how many, so that each sends one partial sum.
+/// How many consecutive shards each worker carries, so that each sends one partial sum.
 #[pyfunction]
 pub(crate) fn aligned_shards(shards: u32, workers: u32) -> PyResult<Vec<usize>> {
     let runs = ShardRuns::aligned(shards, workers).map_err(|error| errors::config(error.to_string()))?;
     Ok(lengths(&runs))
 }
 
-/// The same, so that the longest run is as short as can be: some send several partial sums.
+/// The same, so that the longest run is as short as possible: some workers send several partial sums.
 #[pyfunction]
 pub(crate) fn even_shards(shards: u32, workers: u32) -> PyResult<Vec<usize>> {
     let runs = ShardRuns::even(shards, workers).map_err(|error| errors::config(error.to_string()))?;
     Ok(lengths(&runs))
 }
 
-/// Those of the two with which a step is expected to take less time, and why. `shard_seconds`: what a shard's gradients take;
-/// `bytes`: of a partial sum.
+/// The runs, of these two kinds, with which a step is expected to take less time, and why. `shard_seconds`: the time for a shard's
+/// gradients; `bytes`: the size of a partial sum.
 #[pyfunction]
 pub(crate) fn choose_shard_runs(
     py: Python<'_>,
@@ -59,7 +59,7 @@ pub(crate) fn accumulator(dtype: &str, op: &str) -> PyResult<&'static str> {
     Ok(parse::<DType>(dtype)?.accumulator(parse(op)?).name())
 }
 
-/// The ranks of a communicator, which carry runs of so many shards.
+/// The ranks of a communicator, and how many shards each carries.
 #[pyclass(frozen, name = "ShardGroup", module = "herringbone._herringbone")]
 pub(crate) struct PyShardGroup(DropWithoutGil<ShardGroup>);
 
@@ -73,14 +73,14 @@ impl PyShardGroup {
         Ok(Self(group.map_err(|error| errors::to_python(&error))?.into()))
     }
 
-    /// The first shard that this rank carries, and the one behind its last.
+    /// The first shard that this rank carries, and the one after its last.
     #[getter]
     fn mine(&self) -> (u32, u32) {
         let mine = self.0.mine();
         (mine.start, mine.end)
     }
 
-    /// How many partial sums this rank gives.
+    /// How many partial sums this rank sends.
     #[getter]
     fn partials(&self) -> usize {
         self.0.partials()
@@ -92,8 +92,8 @@ impl PyShardGroup {
         Communicator { inner: self.0.sums().clone().into() }
     }
 
-    /// The partial sums of what shards give for each of these: a type, an operation and where each partial sum goes. `keep` owns those
-    /// places.
+    /// The partial sums over the shards for each of these parts: a type, an operation and the memory of each partial sum. `keep` owns
+    /// the memory.
     fn partial_sums(
         &self,
         py: Python<'_>,
@@ -114,23 +114,23 @@ impl PyShardGroup {
 /// Memory, and its owner.
 type Lent<'py> = (PySpan, Bound<'py, PyAny>);
 
-/// The partial sums of this rank, while its shards come one after the other.
+/// The partial sums of this rank, while its shards are added one by one.
 #[pyclass(frozen, name = "ShardSums", module = "herringbone._herringbone")]
 pub(crate) struct PyShardSums(Mutex<Vec<ShardSum>>);
 
 #[pymethods]
 impl PyShardSums {
-    /// The next shard gives these for those from `first` on, or nothing.
+    /// Adds the next shard's gradients, or nothing, to the parts from `first` on.
     fn push(&self, py: Python<'_>, first: usize, gradients: Vec<Option<Lent<'_>>>) -> PyResult<()> {
         self.each(py, first, gradients, ShardSum::push)
     }
 
-    /// The last shard gives these, in place of what it has given.
+    /// Replaces the gradients of the last shard.
     fn push_again(&self, py: Python<'_>, first: usize, gradients: Vec<Option<Lent<'_>>>) -> PyResult<()> {
         self.each(py, first, gradients, ShardSum::push_again)
     }
 
-    /// Of which of them some shard has given anything. All shards must have come.
+    /// Whether any shard has given a gradient, for each part. All shards must have been added.
     fn there(&self, py: Python<'_>) -> PyResult<Vec<bool>> {
         let there = py.detach(|| {
             let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);

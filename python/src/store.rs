@@ -1,4 +1,4 @@
-//! torch's store as the engine's place to meet.
+//! torch's store as the engine's meeting point.
 
 use herringbone::{Store, StoreError};
 use pyo3::{prelude::*, types::PyBytes};

@@ -29,7 +29,7 @@ pub(crate) struct PySpec {
     deviation: f64,
     optimizer: String,
     numbers: PyNumbers,
-    /// For how many steps pushes may be missing from a pull; none if for any number.
+    /// From how many steps pushes can be missing in a pull; `None` means any number.
     bound: Option<u32>,
     /// How many steps take effect together, if no bound is given.
     first: Option<u32>,
@@ -54,7 +54,7 @@ pub(crate) struct PyTable(Mutex<Option<Arc<RemoteTable>>>);
 
 #[pymethods]
 impl PyParameterServer {
-    /// Connect to servers; what is None comes from the environment. `timeout` is in seconds, for each call.
+    /// Connect to servers; arguments that are None come from the environment. `timeout` is in seconds, for each call.
     #[staticmethod]
     #[pyo3(signature = (*, servers=None, rank=None, workers=None, token=None, timeout=None))]
     fn connect(
@@ -91,7 +91,7 @@ impl PyParameterServer {
         Ok(Self { open: Mutex::new(Some(made)), rank, workers })
     }
 
-    /// Open a table, as it is in the newest snapshot if `restores` and there is none of the name.
+    /// Open a table; with `restores`, a missing one is made from the newest snapshot.
     fn table(&self, py: Python<'_>, name: &str, spec: PySpec, restores: bool) -> PyResult<PyTable> {
         let (servers, spec) = (self.open()?, table_spec(name, &spec)?);
         let name = name.to_owned();
@@ -131,7 +131,7 @@ impl PyTable {
         Ok(self.open()?.step())
     }
 
-    /// Push rows: of the keys in the memory of `keys`, which are uint64, or of those from `first` if there are none.
+    /// Push the rows of the keys in the memory of `keys`, which are uint64, or without `keys` the rows from `first` on.
     fn push(
         &self,
         py: Python<'_>,
@@ -172,7 +172,7 @@ impl PyTable {
         pulled
     }
 
-    /// Have all servers write the table to disk. Returns the snapshot's number.
+    /// Let all servers write the table to disk. Returns the snapshot's number.
     fn snapshot(&self, py: Python<'_>) -> PyResult<u64> {
         let table = self.open()?;
         to_the_end(py, move || table.snapshot())
@@ -188,7 +188,7 @@ impl PyTable {
         to_the_end(py, move || table.tune(&parameter, number))
     }
 
-    /// Have values travel coded from now on, by codecs of these names.
+    /// Compress values from now on, with the codecs of these names.
     fn set_codecs(&self, push: &str, pull: &str) -> PyResult<()> {
         let table = self.open()?;
         let codecs = TableCodecs { push: value_codec(push)?, pull: value_codec(pull)? };
@@ -209,7 +209,7 @@ impl PyTable {
     }
 }
 
-/// What a call gives that waits for servers. Ctrl-C ends the wait, and the call goes on.
+/// The result of a call that waits for servers. Ctrl-C ends the wait, and the call continues.
 fn to_the_end<T: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce() -> herringbone::Result<T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Trees over the links of a machine, for the order in which arrays of its devices are added.
+//! Trees over the links of a machine: the order in which its devices' arrays are added.
 
 use herringbone::core::topology::{
     self, LinkMatrix,
@@ -6,10 +6,10 @@ use herringbone::core::topology::{
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 
-/// A tree for each device as the root: its edges from parent to child, a parent's before those of its children.
+/// A tree for each device as the root: its edges from parent to child, a parent's before its children's.
 ///
-/// `text` is a topology in any format that is read, `name` one of several in it. They are planned as `herringbone trees` does
-/// unless it is told otherwise.
+/// `text` is a topology in any supported format, `name` one of several in it. The trees are planned as `herringbone trees` does by
+/// default.
 #[pyfunction]
 #[pyo3(signature = (text, name=None))]
 pub(crate) fn device_trees(py: Python<'_>, text: &str, name: Option<&str>) -> PyResult<Vec<Vec<[usize; 2]>>> {

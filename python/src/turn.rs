@@ -8,8 +8,8 @@ pub(crate) struct PyTurn(pub(crate) herringbone::LineTurn);
 
 #[pymethods]
 impl PyTurn {
-    /// Call `function(*arguments)`: the calls that it makes on this thread have this turn's place. The first one waits, without
-    /// the GIL, until all earlier turns of the line are over.
+    /// Call `function(*arguments)`: the calls that it makes on this thread have this turn's place. The first of these
+    /// calls waits, without the GIL, until all earlier turns of the line are over.
     #[pyo3(signature = (function, *arguments))]
     fn run<'py>(
         &self,
@@ -19,12 +19,12 @@ impl PyTurn {
         self.0.run(|| function.call1(arguments))
     }
 
-    /// Whether all earlier turns of the line are over: then its calls wait for none.
+    /// Whether all earlier turns of the line are over, so that its calls wait for none.
     fn is_next(&self) -> bool {
         self.0.is_next()
     }
 
-    /// The turn is over: no more calls are made in it. It also is once nobody holds it.
+    /// End the turn: no more calls are made in it. It also ends when its last reference is gone.
     fn end(&self) {
         self.0.end();
     }

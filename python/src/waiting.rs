@@ -1,4 +1,4 @@
-//! Waiting without the interpreter's lock, and with Ctrl-C.
+//! Waiting without the interpreter's lock, interruptible with Ctrl-C.
 
 use herringbone::Pending;
 use pyo3::{exceptions::PyValueError, prelude::*};
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What may wait for other processes where it is dropped, which it does without the interpreter's lock.
+/// A value whose drop can wait for other processes. It is dropped without the interpreter's lock.
 pub(crate) struct DropWithoutGil<T: Send>(Option<T>);
 
 impl<T: Send> From<T> for DropWithoutGil<T> {
@@ -34,13 +34,13 @@ impl<T: Send> Drop for DropWithoutGil<T> {
     }
 }
 
-/// How long a wait goes on before it lets Python run its signal handlers.
+/// How long a wait lasts before it lets Python run its signal handlers.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Calls `poll` with how long it may wait, until it gives a value or `timeout` has passed (then `None`).
+/// Calls `poll` with the time that it can wait, until it returns a value or `timeout` has passed (then `None`).
 ///
 /// # Errors
-/// What a signal handler raises, such as `KeyboardInterrupt`.
+/// The exception of a signal handler, such as `KeyboardInterrupt`.
 pub(crate) fn in_slices<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -58,10 +58,10 @@ pub(crate) fn in_slices<T: Send>(
     }
 }
 
-/// Begins an operation and waits for its result, letting go of the interpreter's lock only once if that takes but a moment.
+/// Begins an operation and waits for its result. If that takes only a moment, the interpreter's lock is released only once.
 ///
 /// # Errors
-/// What a signal handler raises; the operation then goes on.
+/// The exception of a signal handler; the operation then continues.
 pub(crate) fn to_the_end(
     py: Python<'_>,
     begin: impl FnOnce() -> herringbone::Result<Pending> + Send,
@@ -80,10 +80,10 @@ pub(crate) fn to_the_end(
     }
 }
 
-/// Runs `work`, which may wait long for other processes, on a thread of its own, and returns its result.
+/// Runs `work`, which can wait long for other processes, on its own thread, and returns its result.
 ///
 /// # Errors
-/// What a signal handler raises; the thread then goes on until it sees its own timeout.
+/// The exception of a signal handler; the thread then continues until its own timeout.
 pub(crate) fn on_a_thread<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -114,7 +114,7 @@ pub(crate) fn on_a_thread<T: Send + 'static>(
 /// Seconds of Python as a duration; `None` stays `None`.
 ///
 /// # Errors
-/// `ValueError` where it is negative, not a number, or longer than the machine can count.
+/// `ValueError` if it is negative, not a number, or longer than the machine can count.
 pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let convert = |seconds| {
         Duration::try_from_secs_f64(seconds)
