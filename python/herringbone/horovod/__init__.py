@@ -4,7 +4,7 @@ With torch::
 
     import herringbone.horovod.torch as hvd
 
-and without it :mod:`herringbone.horovod.numpy`. ``HERRINGBONE_REPLACE=horovod`` in the environment makes ``import
+and without torch :mod:`herringbone.horovod.numpy`. ``HERRINGBONE_REPLACE=horovod`` in the environment makes ``import
 horovod.torch`` find these modules, so that a program runs unchanged.
 
 :func:`run` calls a function of a program as the ranks of a job.

@@ -1,7 +1,7 @@
-"""A process that ``horovod.run`` has started: it makes the call that is in a file, and leaves what came of it.
+"""A process that ``horovod.run`` has started: it reads a call from a file, makes it, and writes the result to a file.
 
-The folder belongs to the user of both processes and nobody else reads
-it: what is unpickled here was written by the program that started this process, on this host.
+Only the user of both processes can read the folder: everything that is unpickled here was written on this host by the program
+that started this process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .common.launched import WORKER
 __all__ = ["CALL", "CALLED", "FAILURE", "RESULT", "dumps", "leave"]
 
 CALL, RESULT, FAILURE = "call", "result", "failure"
-"""The names of the files; those of a process begin with its number."""
+"""The names of the files; a process's own files begin with its number."""
 CALLED = "HOROVOD_CALLED"
 """A variable that is set in such processes."""
 
 
 def dumps(value: Any) -> tuple[bytes, bool]:
-    """The value as bytes, and whether functions of a program are in them, rather than their names."""
+    """The value as bytes, and whether these contain a program's functions instead of their names."""
     try:
         by_value = importlib.import_module("cloudpickle")
     except ImportError:
@@ -57,7 +57,7 @@ def main(place: str) -> int:
 
 
 def leave(folder: Path, name: str, data: bytes) -> None:
-    """Make a file that only this user reads, and that is there as a whole or not at all."""
+    """Make a file that only this user can read, and that appears as a whole or not at all."""
     part = folder / f"{name}.part"
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)

@@ -41,10 +41,10 @@ LINE = re.compile(r"""( *)([\w\-]+):(?:\s+("[^"]*"|'[^']*'|[^\s#"'\[\]{}&*!|>][^
 
 
 def flags_of(path: str) -> tuple[list[str], list[str]]:
-    """The flags that a file stands for, and its keys that are none of Horovod's.
+    """The flags that a file stands for, and its keys that Horovod does not know.
 
     Raises:
-        ValueError: a line is not of the YAML that is read: keys, sections of them, and values of one line.
+        ValueError: a line is not of the supported YAML: keys, sections of them, and values of one line.
         OSError: the file cannot be read.
     """
     flags: list[str] = []
@@ -57,7 +57,7 @@ def flags_of(path: str) -> tuple[list[str], list[str]]:
         found = LINE.fullmatch(text)
         if found is None or (found[1] and not section):
             raise ValueError(
-                f"--config-file {path}, line {number}: {text.strip()!r} is not read; write sections, and in them lines such as "
+                f"--config-file {path}, line {number}: {text.strip()!r} is not supported; write sections, and in them lines such as "
                 "cycle_time_ms: 3, without lists"
             )
         if not found[1] and found[3] is None:

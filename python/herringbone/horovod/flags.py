@@ -9,7 +9,7 @@ from typing import Any
 from .common.settings import LOG_LEVELS
 
 FRUITLESS = 8
-"""How many processes are started again without a commit between, if no flag says a limit."""
+"""The default for how many processes are restarted without a commit in between."""
 
 __all__ = ["FRUITLESS", "parse", "variables_of", "without_effect"]
 
@@ -19,7 +19,7 @@ ALONE = """--disable-cache --hierarchical-allreduce --no-hierarchical-allreduce 
 WITH_VALUE = """--start-timeout --autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --mpi-args --binding-args
 --num-nccl-streams --thread-affinity"""
 NO_EFFECT = dict.fromkeys(WITH_VALUE.split(), 1) | dict.fromkeys(ALONE.split(), 0) | {"--blacklist-cooldown-range": 2}
-"""Flags of Horovod that change nothing here, and how many values follow."""
+"""Flags of Horovod that have no effect here, and how many values follow them."""
 
 VALUES: dict[str, tuple[str, float]] = {
     "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 1 << 20),
@@ -44,37 +44,37 @@ SWITCHES = {
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What the command line asks for; a mistake ends the process with a line that says which."""
+    """The options of the command line; a mistake ends the process with a line that names it."""
     parser = argparse.ArgumentParser(
         prog="herringbone horovodrun",
-        description="Start a program for Horovod's interface on several processes, of this host or others.",
+        description="Start a program that uses Horovod's interface as several processes, on this host or others.",
         allow_abbrev=False,
     )
-    parser.add_argument("-cb", "--check-build", action="store_true", help="say what this installation can do, and end")
-    parser.add_argument("-np", "--num-proc", type=_positive, help="how many processes; all slots of the hosts if left out")
-    parser.add_argument("-H", "--hosts", help="hosts and their slots, as in host1:2,host2:4; this host if left out")
+    parser.add_argument("-cb", "--check-build", action="store_true", help="print what this installation supports, and exit")
+    parser.add_argument("-np", "--num-proc", type=_positive, help="how many processes [default: all slots of the hosts]")
+    parser.add_argument("-H", "--hosts", help="hosts and their slots, such as host1:2,host2:4 [default: this host]")
     parser.add_argument("-hostfile", "--hostfile", help="a file of lines such as: host1 slots=2")
     parser.add_argument("-p", "--ssh-port", type=_positive, help="the port of ssh on other hosts")
     parser.add_argument("-i", "--ssh-identity-file", help="the key of ssh")
-    parser.add_argument("--output-filename", help="a folder for the output of each rank, in place of the terminal")
+    parser.add_argument("--output-filename", help="a folder for the output of each rank, instead of the terminal")
     timestamps = ("-prefix-timestamp", "--prefix-output-with-timestamp")
-    parser.add_argument(*timestamps, action="store_true", help="the time before each line")
-    parser.add_argument("--verbose", action="store_true", help="say which commands are run")
-    parser.add_argument("-v", "--version", action="store_true", help="say the version, and end")
-    parser.add_argument("--config-file", help="Horovod's YAML file of values; flags of the command line count more")
-    attempts = "how often a rank's program starts until it succeeds or makes progress, while the other ranks run on"
+    parser.add_argument(*timestamps, action="store_true", help="print the time before each line")
+    parser.add_argument("--verbose", action="store_true", help="print the commands that are run")
+    parser.add_argument("-v", "--version", action="store_true", help="print the version, and exit")
+    parser.add_argument("--config-file", help="Horovod's YAML file of values; flags of the command line override it")
+    attempts = "how often a rank's program starts until it succeeds or makes progress, while the other ranks keep running"
     parser.add_argument("--max-attempts", type=_positive, default=1, help=attempts)
     elastic = parser.add_argument_group("processes come and go")
-    elastic.add_argument("--min-np", "--min-num-proc", type=_positive, help="go on with so many at least")
-    elastic.add_argument("--max-np", "--max-num-proc", type=_positive, help="grow to so many at most; without it to -np")
-    resets = f"how many processes are started again at most; else {FRUITLESS} without a commit between"
+    elastic.add_argument("--min-np", "--min-num-proc", type=_positive, help="continue with at least this many processes")
+    elastic.add_argument("--max-np", "--max-num-proc", type=_positive, help="grow to at most this many processes [default: -np]")
+    resets = f"the most restarts of processes [default: {FRUITLESS} without a commit in between]"
     elastic.add_argument("--reset-limit", type=_positive, help=resets)
-    elastic.add_argument("--elastic-timeout", type=float, help="seconds to wait for new ones, if there are too few")
+    elastic.add_argument("--elastic-timeout", type=float, help="seconds to wait for new processes if there are too few")
     elastic.add_argument(
         "--host-discovery-script",
-        help="a program that prints lines such as: host1:2; it is asked once a second, and the job follows it",
+        help="a program that prints lines such as: host1:2; it runs once a second, and the job follows its output",
     )
-    elastic.add_argument("--slots-per-host", type=_positive, help="slots of hosts that are given without a number")
+    elastic.add_argument("--slots-per-host", type=_positive, help="slots of hosts that are listed without a number")
     _add_tuning(parser.add_argument_group("tuning and watching"))
     idle = parser.add_argument_group("accepted, and without effect")
     for flag, values in NO_EFFECT.items():
@@ -96,7 +96,7 @@ def _add_tuning(group: Any) -> None:
         flag = name.replace("_", "-")
         group.add_argument(f"--{flag}", dest=name, action="store_true", default=None, help=_meaning(name))
         group.add_argument(f"--no-{flag}", dest=name, action="store_false", help=argparse.SUPPRESS)
-    group.add_argument("--log-level", choices=list(LOG_LEVELS), help="what is said on standard error")
+    group.add_argument("--log-level", choices=list(LOG_LEVELS), help="how much is logged on standard error")
 
 
 def _meaning(name: str) -> str:
@@ -112,7 +112,7 @@ def _positive(text: str) -> int:
 
 
 def variables_of(options: argparse.Namespace) -> dict[str, str]:
-    """The environment that the flags ask for."""
+    """The environment variables that the flags set."""
     given = vars(options)
     variables = {name: f"{given[flag] * factor:.15g}" for flag, (name, factor) in VALUES.items() if given[flag] is not None}
     variables |= {name: given[flag] for flag, name in TEXTS.items() if given[flag] is not None}
@@ -126,5 +126,5 @@ def variables_of(options: argparse.Namespace) -> dict[str, str]:
 
 
 def without_effect(options: argparse.Namespace) -> list[str]:
-    """The flags that were given and change nothing."""
+    """The given flags that have no effect."""
     return [flag for flag in NO_EFFECT if vars(options)[flag.lstrip("-").replace("-", "_")]]

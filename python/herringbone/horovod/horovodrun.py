@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if options.config_file is not None:
                 given, unknown = flags_of(options.config_file)
-                # What the command line says comes later, and counts.
+                # The command line comes later, so it overrides the file.
                 options = parse([*given, *words])
                 problem = _problem(options)
             slots = slots_of(options, say) if problem is None else []
@@ -46,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"herringbone horovodrun: {problem}", file=sys.stderr)
         return 2
     if unknown:
-        print(f"herringbone horovodrun: {options.config_file}: these keys are not read: {', '.join(unknown)}", file=sys.stderr)
+        print(
+            f"herringbone horovodrun: {options.config_file}: these keys are unknown and ignored: {', '.join(unknown)}",
+            file=sys.stderr,
+        )
     idle = without_effect(options)
     if options.max_np and not options.host_discovery_script:
         idle.append("--max-np without --host-discovery-script")
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _problem(options: Namespace) -> str | None:
-    """What is wrong with the flags together."""
+    """A mistake in the combination of flags, in words; empty if there is none."""
     if not [word for word in options.command if word not in ("--", "")]:
         return "which program? for example: herringbone horovodrun -np 4 python train.py"
     least, most, wanted = options.min_np, options.max_np, options.num_proc
@@ -74,12 +77,12 @@ def _problem(options: Namespace) -> str | None:
     if most and (wanted or least or 0) > most:
         return f"--max-np {most} is less than " + (f"-np {wanted}" if wanted else f"--min-np {least}")
     if options.max_attempts > 1 and (least or options.host_discovery_script):
-        return "--max-attempts is for jobs whose processes do not come and go; limit the restarts of this one by --reset-limit"
+        return "--max-attempts is for jobs that are not elastic; limit the restarts of this job with --reset-limit"
     return None
 
 
 def _build() -> str:
-    """What this installation can do, in the form of Horovod's ``--check-build``."""
+    """What this installation supports, in the form of Horovod's ``--check-build``."""
 
     def mark(there: bool) -> str:
         return "[X]" if there else "[ ]"

@@ -1,4 +1,4 @@
-"""The hosts of a job: what is asked for, and where each rank goes."""
+"""The hosts of a job: the requested ones, and the place of each rank."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .._herringbone import read_user_text
 __all__ = ["Discovery", "Hosts", "Slot", "address_of", "is_here", "place_again", "slots_of", "surplus"]
 
 ASK_SECONDS = 1.0
-"""The pause between two questions to the script for hosts."""
+"""The pause between two runs of the script for hosts."""
 SCRIPT_SECONDS = 60.0
-"""How long the script may take for an answer: scripts that ask a cluster take seconds."""
+"""The timeout of the script: scripts that ask a cluster take seconds."""
 
 Hosts = Sequence[tuple[str, int]]
 """Names, and how many slots each has."""
@@ -38,7 +38,7 @@ class Slot:
     cross_size: int
 
     def variables(self, size: int) -> dict[str, str]:
-        """What Horovod's launcher tells a process about its place."""
+        """The variables with which Horovod's launcher describes a process's place."""
         numbers = {
             "RANK": self.rank,
             "SIZE": size,
@@ -51,19 +51,19 @@ class Slot:
 
 
 def slots_of(options: argparse.Namespace, say: Callable[[str], None] = lambda text: None) -> list[Slot]:
-    """A place for each rank: the first host is filled first. Too few hosts of a script are waited for.
+    """A place for each rank; the first host is filled first. If a script names too few hosts, this waits for more.
 
     Raises:
-        ValueError: the hosts do not have so many slots, or cannot be read.
-        OSError: a file cannot be read, or a script not be run.
+        ValueError: the hosts have too few slots, or cannot be read.
+        OSError: a file cannot be read, or a script cannot be run.
     """
     hosts, until = _asked(options), time.monotonic() + (options.elastic_timeout or 600.0)
     least = options.min_np or options.num_proc or 1
     while options.host_discovery_script and _count(hosts) < least:
-        there = f"the hosts have {_count(hosts)} slots of the {least} that the job begins with"
+        there = f"the hosts have {_count(hosts)} slots, and the job needs {least} to begin"
         if time.monotonic() > until:
-            raise ValueError(f"{there}, and no others came in time; --min-np and --elastic-timeout say what is needed")
-        say(f"{there}; {options.host_discovery_script} is asked again")
+            raise ValueError(f"{there}; no others came in time. Lower --min-np, or raise --elastic-timeout")
+        say(f"{there}; asking {options.host_discovery_script} again")
         time.sleep(ASK_SECONDS)
         hosts = _asked(options)
     if not hosts:
@@ -77,7 +77,7 @@ def slots_of(options: argparse.Namespace, say: Callable[[str], None] = lambda te
         places += [(host, at, here) for at in range(here)]
     if len(places) < wanted:
         raise ValueError(
-            f"-np {wanted}: the hosts have {_count(hosts)} slots; say how many each has, as in -H localhost:{wanted}"
+            f"-np {wanted}: the hosts have {_count(hosts)} slots; give each host's number of slots, such as -H localhost:{wanted}"
         )
     across = {at: [host for host, local, _ in places if local == at] for _, at, _ in places}
     return [Slot(host, rank, at, here, across[at].index(host), len(across[at])) for rank, (host, at, here) in enumerate(places)]
@@ -103,17 +103,17 @@ def _asked(options: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 def _discovered(options: argparse.Namespace) -> list[tuple[str, int]]:
-    """What the script for hosts says now; that may be nothing.
+    """The hosts that the script prints now; there can be none.
 
     Raises:
-        ValueError: it failed, or its lines are no hosts.
+        ValueError: it failed, or its lines are not hosts.
         OSError: it cannot be run.
     """
     return _read(_said_by(options.host_discovery_script).splitlines(), options.slots_per_host or 1)
 
 
 def _said_by(script: str) -> str:
-    """What the script for hosts prints. One that does not end is killed, with what it has started.
+    """The output of the script for hosts. If it does not end, it is killed, with all processes that it has started.
 
     Raises:
         ValueError: it cannot be run, fails or does not end.
@@ -124,7 +124,7 @@ def _said_by(script: str) -> str:
         )
     except OSError as error:
         raise ValueError(
-            f"--host-discovery-script {script}: {error.strerror}; it is a program, with its folder before its name, that may be executed"
+            f"--host-discovery-script {script}: {error.strerror}; pass the path of an executable program, with its folder"
         ) from error
     with running:
         try:
@@ -132,7 +132,7 @@ def _said_by(script: str) -> str:
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
             raise ValueError(
-                f"{script} has not ended within {SCRIPT_SECONDS:g} s: it prints the hosts that there are, and ends"
+                f"{script} has not ended within {SCRIPT_SECONDS:g} s: it has to print the present hosts, and end"
             ) from None
     if running.returncode != 0:
         raise ValueError(f"{script} ended with exit status {running.returncode}: {errors.strip()}")
@@ -140,22 +140,22 @@ def _said_by(script: str) -> str:
 
 
 class Discovery:
-    """The script for hosts, asked again and again in a thread, since it may take its time."""
+    """The script for hosts, run again and again in a thread, because it can be slow."""
 
     def __init__(self, options: argparse.Namespace, say: Callable[[str], None]) -> None:
-        """Begin to ask; what is wrong is said once."""
+        """Begin to run the script; each problem is reported once."""
         self._options, self._say = options, say
         self._answer: tuple[float, Hosts] | None = None
         self._ends = threading.Event()
         threading.Thread(target=self._ask, daemon=True).start()
 
     def answer(self, after: float = 0.0) -> Hosts | None:
-        """What the script has said last, if it was asked after this moment."""
+        """The script's last answer, if it was asked after this moment."""
         answer = self._answer
         return answer[1] if answer is not None and answer[0] >= after else None
 
     def end(self) -> None:
-        """Ask no more."""
+        """Stop running the script."""
         self._ends.set()
 
     def _ask(self) -> None:
@@ -167,11 +167,11 @@ class Discovery:
             except ValueError as error:
                 if str(error) != said:
                     said = str(error)
-                    self._say(f"{said}; it is asked again")
+                    self._say(f"{said}; asking it again")
 
 
 def place_again(slot: Slot, others: Sequence[Slot], hosts: Hosts) -> Slot | None:
-    """Where a rank goes, beside the others: its own host if that is there and has room; ``None`` if no slot is free."""
+    """The place for a rank, given the others' places: on its own host if that has room; ``None`` if no slot is free."""
     for host, slots in sorted(hosts, key=lambda each: each[0] != slot.host):
         taken = {other.local_rank for other in others if other.host == host}
         if len(taken) < slots:
@@ -183,7 +183,7 @@ def place_again(slot: Slot, others: Sequence[Slot], hosts: Hosts) -> Slot | None
 
 
 def surplus(slots: Sequence[Slot], hosts: Hosts, least: int) -> list[int]:
-    """Which of the slots, by index, hosts have no room for any more, so that ``least`` are left; the last ones first."""
+    """The indices of slots for which hosts no longer have room, the last ones first; at least ``least`` slots remain."""
     room, going = dict[str, int](), []
     for host, number in hosts:
         room[host] = room.get(host, 0) + number
@@ -195,10 +195,10 @@ def surplus(slots: Sequence[Slot], hosts: Hosts, least: int) -> list[int]:
 
 
 def _read(lines: list[str], default: int, given: str | None = None) -> list[tuple[str, int]]:
-    """The hosts of some lines.
+    """The hosts that some lines describe.
 
     Raises:
-        ValueError: one is none; or there are none at all, where somebody has ``given`` them.
+        ValueError: a line is not a host; or there are no hosts, although the user has ``given`` a source.
     """
     hosts = []
     for line in lines:
@@ -207,20 +207,20 @@ def _read(lines: list[str], default: int, given: str | None = None) -> list[tupl
             continue
         found = re.fullmatch(r"([\w.\-]+)(?:(?::|\s+slots\s*=\s*)(\d+))?", text)
         if found is None:
-            raise ValueError(f"{text!r} is not a host and its slots, as in host1:2 or host1 slots=2")
+            raise ValueError(f"{text!r} is not a host and its slots, such as host1:2 or host1 slots=2")
         hosts.append((found[1], int(found[2] or default)))
     if given is not None and not _count(hosts):
-        raise ValueError(f"{given}: there is no host with a slot; write for example localhost:2")
+        raise ValueError(f"{given}: no host has a slot; write for example localhost:2")
     return hosts
 
 
 def is_here(host: str) -> bool:
-    """Whether a name is this machine's."""
+    """Whether a name belongs to this machine."""
     return host in ("localhost", "127.0.0.1", socket.gethostname(), socket.getfqdn())
 
 
 def address_of(host: str, others: list[str]) -> str:
-    """Where processes on ``others`` reach ``host``.
+    """The address at which processes on ``others`` reach ``host``.
 
     Raises:
         ValueError: one of them has no address.
@@ -230,10 +230,10 @@ def address_of(host: str, others: list[str]) -> str:
         return "127.0.0.1"
     if not is_here(host):
         return host
-    # The address from which this machine would speak to another one. No packet is sent.
+    # The address from which this machine would send to another one. No packet is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((remote[0], 9))
         except OSError as error:
-            raise ValueError(f"the host {remote[0]!r} is not known here, or has no way to it: {error}") from error
+            raise ValueError(f"the host {remote[0]!r} is unknown here or unreachable: {error}") from error
         return str(probe.getsockname()[0])

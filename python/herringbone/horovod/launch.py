@@ -1,4 +1,4 @@
-"""The processes of a job: started, watched, and ended together; those of an elastic one come and go."""
+"""The processes of a job: started, watched, and ended together; in an elastic job they come and go."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ __all__ = ["Job"]
 
 LOOK_SECONDS = 0.05
 END_SECONDS_ELSEWHERE = 600.0
-"""How long a process on another host has to end, if it was started later, so that it may not take part at all."""
+"""How long the launcher waits for the end of a process on another host that was started later and might never take part."""
 START_AGAIN_SECONDS = 1.0
-"""The pause before a process is started again."""
+"""The pause before a process is restarted."""
 READY_SECONDS_ELSEWHERE = 5.0
-"""So long after its start a process on another host is taken to be ready; one of this host says it."""
+"""How long after its start a process on another host is assumed to be ready; a process on this host reports it."""
 JOINED_SECONDS_ELSEWHERE = 20.0
-"""So long after its start a process on another host is taken to take part; one of this host says it."""
+"""How long after its start a process on another host is assumed to take part; a process on this host reports it."""
 PATIENCE_SECONDS = 60.0
-"""So long a plan waits for those that are not ready, and the next plan for those of the one before."""
+"""How long a plan waits for processes that are not ready, and the next plan for processes of the previous one."""
 PLACES = re.compile(
     r"(HERRINGBONE_(RANK|WORLD_SIZE|STORE|JOB|PROGRESS_FILE)|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|HOROVOD_(FOLDER|WORKER))$"
     r"|TORCHELASTIC_"
 )
-"""What tells a process of its place in a job; that of the launcher itself is none of its ranks'."""
+"""Variables that tell a process its place in a job. The launcher's own are not passed on to its ranks."""
 
 
 class WorkerState(Enum):
-    """How a process stands to the job."""
+    """The relation of a process to the job."""
 
     JOINING = "no plan has it yet"
     ACTIVE = "the last plan has it"
@@ -53,12 +53,12 @@ class WorkerState(Enum):
 
 @dataclass
 class Worker:
-    """A process, and what the launcher knows of it."""
+    """A process, and the launcher's knowledge about it."""
 
     number: int
-    """No other process of the job ever has it."""
+    """Its number, which no other process of the job ever has."""
     slot: Slot
-    """Its rank is that of its start; later ones follow from the order of these."""
+    """The process. Its rank is the one at its start; later ranks follow from the order of these objects."""
     process: Process
     is_first: bool
     """Whether it was there at the job's start."""
@@ -75,7 +75,7 @@ class Vacancy:
 
 @dataclass
 class NextStart:
-    """A rank that starts again, in a job whose processes do not come and go."""
+    """A rank that is restarted, in a job that is not elastic."""
 
     slot: Slot
     attempt: int
@@ -86,7 +86,7 @@ class Job:
     """All ranks of one start."""
 
     def __init__(self, slots: Sequence[Slot], options: Namespace, variables: Mapping[str, str]) -> None:
-        """Of these places, with these variables beside those of this process.
+        """Ranks at these places, with these variables in addition to this process's.
 
         Raises:
             ValueError: a host has no address.
@@ -114,33 +114,33 @@ class Job:
         self._started = 0
         self._vacancies: list[Vacancy] = []
         self._restarter: Restarter | None = None
-        """There is one while the job runs, unless its processes come and go."""
+        """Present while the job runs, if it is not elastic."""
         self._next_starts: list[NextStart] = []
         self._restarts = 0
         self._fruitless = 0
-        """How many processes were started again since the last commit."""
+        """How many processes were restarted since the last commit."""
         self._commits_seen = 0.0
-        """When the last commit was that is known, by the clock of files."""
+        """The time of the last known commit, by the clock of files."""
         self._published = time.monotonic()
         self._one_died = False
         """Whether one has since the last plan."""
         self._died_last: str | None = None
-        """Which rank was started again last, and how it had ended: a rank that fails after it may have failed for that."""
+        """The rank that was restarted last, and how it had ended: this might be why another rank fails later."""
         self._succeeded: float | None = None
         self._stopped: int | None = None
         self._discovery: Discovery | None = None
         self.failed: int | None = None
-        """The number of the worker that failed first: its rank, unless ranks have come and gone."""
+        """The number of the worker that failed first; in a job without changes this is its rank."""
         self._folder = Path()
-        """What this and the processes tell each other; there is one while the job runs."""
+        """The folder for messages between the launcher and the processes, while the job runs."""
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """The number of each rank's worker, as planned last."""
+        """The number of each rank's worker in the last plan."""
         return self._plan.workers
 
     def run(self) -> int:
-        """Start all ranks, and return the exit status once all have ended: the first that is not 0.
+        """Start all ranks. Once all have ended, return the first exit status that is not 0, or 0.
 
         Raises:
             StartError: the program cannot be started.
@@ -175,7 +175,7 @@ class Job:
         self._stopped = 128 + number
 
     def _watch(self) -> int:
-        """Until all have ended, or one fails that is not started again."""
+        """Watch the ranks until all have ended, or one fails and is not restarted."""
         while (self._workers or self._next_starts) and self._stopped is None:
             for numbers in self._ends.next(LOOK_SECONDS):
                 together = [self._workers.pop(number) for number in numbers]
@@ -197,7 +197,7 @@ class Job:
         return self._stopped or 0
 
     def _after(self, worker: Worker, together: Sequence[Worker]) -> int:
-        """What follows from the end of a process, one of those that ended together; 0 if the job does not end by it."""
+        """Handle the end of a process, one of several that ended together; returns 0 if the job continues."""
         rank, status = worker.process.slot.rank, worker.process.status()
         if worker.state is WorkerState.LEAVING:
             say(f"rank {rank} has left")
@@ -217,7 +217,7 @@ class Job:
             self._one_died = True
             self._died_last = f"rank {rank} had ended {_describe(status)}"
             self._vacancies.append(Vacancy(worker.slot, time.monotonic()))
-            say(f"rank {rank} ended {_describe(status)}; it is started again")
+            say(f"rank {rank} ended {_describe(status)}; restarting it")
         elif self._starts_again(worker):
             pass
         elif self._restarter is not None and self._options.max_attempts > 1:
@@ -229,38 +229,39 @@ class Job:
             place, after = (" first", "") if self._died_last is None else ("", f", after {self._died_last}")
             say(f"rank {rank} failed{place}, {_describe(status)}{or_others}{after}; its own message is above, if it left one")
             if self._goes_round():
-                begun = f"processes were started again {self._fruitless} times, and no rank has committed between"
-                say(f"{begun}; mend what ends rank {rank}, or allow more restarts with --reset-limit")
+                begun = f"processes were restarted {self._fruitless} times without a commit in between"
+                say(f"{begun}; fix what ends rank {rank}, or allow more restarts with --reset-limit")
             return _exit_status(status)
         return 0
 
     def _starts_again(self, worker: Worker) -> bool:
-        """Whether a rank that has failed starts again, after a pause."""
+        """Whether a failed rank is restarted, after a pause."""
         rank, status = worker.slot.rank, worker.process.status()
         decided = None if self._restarter is None else self._restarter.decide(rank, status)
         if decided is None:
             return False
         attempt, pause = decided
         self._next_starts.append(NextStart(worker.slot, attempt, time.monotonic() + pause))
-        say(f"rank {rank} ended {_describe(status)} and starts again, as attempt {attempt}")
+        say(f"rank {rank} ended {_describe(status)}; restarting it as attempt {attempt}")
         return True
 
     def _start_again(self) -> None:
-        """Start the ranks whose time has come."""
+        """Start the ranks whose pause is over."""
         due = [start for start in self._next_starts if start.at <= time.monotonic()]
         for start in due:
             self._next_starts.remove(start)
             self._start(start.slot, is_first=True, attempt=start.attempt)
 
     def _may_start_again(self) -> bool:
-        """Others have to be there who know the state, and none may have finished."""
+        """Whether a restart makes sense: other ranks must have the training's state, and none has finished."""
         limit = self._options.reset_limit
         others_know = any(map(self._knows, self._workers.values()))
         is_allowed = not self._goes_round() if limit is None else self._restarts < limit
         return self._elastic and not self._succeeded and others_know and is_allowed
 
     def _goes_round(self) -> bool:
-        """Whether processes are started again and again, and nobody gets on. Only ranks of this host say here that they have committed."""
+        """Whether processes are restarted again and again without progress. Only ranks of this host report their commits
+        here."""
         if not any(is_here(worker.slot.host) for worker in self._workers.values()):
             return False
         commits = [path.stat().st_mtime for path in self._folder.glob("*.committed")]
@@ -269,7 +270,7 @@ class Job:
         return self._elastic and self._options.reset_limit is None and self._fruitless >= FRUITLESS
 
     def _came_too_late(self, worker: Worker) -> bool:
-        """Whether a process that was started later still waits for the others, who have finished."""
+        """Whether a process that was started later still waits for the others, although they have finished."""
         if worker.is_first:
             return False
         if is_here(worker.slot.host):
@@ -280,9 +281,9 @@ class Job:
         return (self._folder / f"{worker.number}.{word}").exists()
 
     def _change(self) -> None:
-        """Start processes for which there is a slot, and plan who takes part once they are ready."""
+        """Start processes for free slots, and plan the job with them once they are ready."""
         present = [worker for worker in self._workers.values() if worker.state is not WorkerState.LEAVING]
-        # Hosts keep those that know the state.
+        # Hosts keep the processes that have the state.
         present.sort(key=lambda worker: (not self._knows(worker), worker.slot.rank))
         hosts = None if self._discovery is None else self._discovery.answer()
         going = [] if hosts is None else self._without_room(present, hosts)
@@ -293,16 +294,16 @@ class Job:
         self._publish(going)
 
     def _without_room(self, present: Sequence[Worker], hosts: Hosts) -> list[Worker]:
-        """Who is to go, as its host has no slot for it any more."""
+        """The processes that have to leave, because their host has no slot for them any more."""
         places = [worker.slot for worker in present]
         going = [present[at] for at in surplus(places, hosts, self._options.min_np or 1)]
         if all(worker in going for worker in present if self._knows(worker)):
-            # Nobody else does, until new processes have taken part.
+            # No other process leaves until new ones have taken part.
             return [worker for worker in going if worker.state is WorkerState.JOINING]
         return going
 
     def _fill_vacancies(self, slots: list[Slot]) -> None:
-        """Start processes again, beside those at ``slots``: where the script for hosts says, if there is one."""
+        """Restart processes, in addition to the ones at ``slots``, on the hosts that the script names if there is one."""
         now = time.monotonic()
         for vacancy in list(self._vacancies):
             if now < vacancy.since + START_AGAIN_SECONDS:
@@ -324,12 +325,12 @@ class Job:
             slot = place_again(Slot("", rank, 0, 1, 0, 1), slots, hosts)
             if slot is None:
                 return
-            say(f"{slot.host} has a free slot; rank {rank} is started there")
+            say(f"{slot.host} has a free slot; starting rank {rank} there")
             slots.append(slot)
             self._start(slot)
 
     def _publish(self, going: Sequence[Worker]) -> None:
-        """Plan with the processes that are ready and without those that go, if that changes anything."""
+        """Plan with the ready processes and without the leaving ones, if that changes anything."""
         now = time.monotonic()
         workers = [worker for worker in self._workers.values() if worker not in going]
         old = [worker for worker in workers if worker.state is WorkerState.ACTIVE]
@@ -357,18 +358,19 @@ class Job:
             worker.state = WorkerState.LEAVING
 
     def _rendezvous_address(self, slots: Sequence[Slot]) -> str:
-        """Where the ranks of these places meet: at the first. On another host the port is free only probably."""
+        """The meeting address of ranks at these places: at the first one. On another host the port is probably, not surely,
+        free."""
         hosts = [slot.host for slot in slots]
         return f"{address_of(hosts[0], hosts)}:{self._port.getsockname()[1]}"
 
     def _is_settled(self) -> bool:
-        """Whether all take part by the last plan, as far as is known, or never will."""
+        """Whether, as far as is known, all processes take part by the last plan or never will."""
         planned = [worker for worker in self._workers.values() if worker.state is WorkerState.ACTIVE]
         late = time.monotonic() > self._published + PATIENCE_SECONDS
         return self._one_died or late or not any(map(self._is_on_its_way, planned))
 
     def _knows(self, worker: Worker) -> bool:
-        """Whether it knows the state of the training; at the job's start nobody knows more than others."""
+        """Whether it has the state of the training; at the job's start all have the same."""
         return worker.state is WorkerState.ACTIVE and (worker.is_first or not self._is_on_its_way(worker))
 
     def _is_ready(self, worker: Worker) -> bool:
@@ -377,7 +379,7 @@ class Job:
         return worker.process.age > READY_SECONDS_ELSEWHERE
 
     def _is_on_its_way(self, worker: Worker) -> bool:
-        """Whether it is planned with, and perhaps does not take part yet."""
+        """Whether the plan includes it and it might not take part yet."""
         if is_here(worker.slot.host):
             return not self._has_said(worker, "joined")
         return worker.process.age < JOINED_SECONDS_ELSEWHERE
@@ -407,7 +409,7 @@ def _held_port() -> socket.socket:
 
 
 def _exit_status(status: int) -> int:
-    """As a shell has it."""
+    """The exit status in a shell's form."""
     return status if status > 0 else 128 - status
 
 

@@ -1,4 +1,5 @@
-"""A rank's process: started here or by ssh, its output copied, and ended with all that it has started."""
+"""A rank's process, started here or by ssh: its output is copied, and it ends together with all processes that it has
+started."""
 
 from __future__ import annotations
 
@@ -25,17 +26,17 @@ from .hosts import Slot, is_here
 __all__ = ["END_SECONDS", "Ends", "Process", "StartError", "end", "say"]
 
 END_SECONDS = 5.0
-"""How long processes have to end by themselves once they are told to."""
+"""How long processes have to end by themselves after they are told to."""
 READS_SECONDS = 3.0
-"""So long after its start the shell on another host has read its program, and what is written then is for the process."""
+"""How long after its start the shell on another host is assumed to have read its program; later input is for the process."""
 OF_A_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
-"""What a shell says about itself."""
+"""Variables in which a shell describes itself."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""What shells end with."""
+"""Exit statuses of shells."""
 
 
 class StartError(Exception):
-    """A program cannot be started; ``status`` is what a shell would end with."""
+    """A program cannot be started; ``status`` is a shell's exit status for this."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -51,10 +52,10 @@ class Process:
         """Start it.
 
         Args:
-            plan: the first line that the process finds in its file ``plan``, if it is to have a folder on another host.
+            plan: the first line of the process's file ``plan``, if it gets a folder on another host.
 
         Raises:
-            StartError: there is no such program, or it is none.
+            StartError: the program does not exist, or is not executable.
         """
         self.slot, self._options = slot, options
         self._is_here = is_here(slot.host)
@@ -88,12 +89,12 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its number, and that of its process group."""
+        """Its process number, which is also its process group's."""
         return self._popen.pid
 
     @property
     def age(self) -> float:
-        """How many seconds ago it began."""
+        """Seconds since it began."""
         return time.monotonic() - self._began
 
     def ended(self) -> int | None:
@@ -101,22 +102,22 @@ class Process:
         return self._popen.poll()
 
     def status(self) -> int:
-        """The exit status, or minus the signal, of one that has ended."""
+        """The exit status, or minus the signal, of an ended process."""
         return self._popen.wait()
 
     def look(self) -> None:
-        """Write the line that its shell has not got, once the shell reads it."""
+        """Write the line that its shell has not received yet, once the shell reads it."""
         if self._unsent is not None and self.age > READS_SECONDS:
             self._write(self._unsent.encode() + b"\n")
             self._unsent = None
 
     def tell(self, line: str) -> None:
-        """Have the shell on another host replace the file ``plan`` of the process's folder there."""
+        """Let the shell on another host replace the file ``plan`` in the process's folder there."""
         if not self._is_here:
             self._unsent = line
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and to all that it has started."""
+        """Send a signal to it and to all processes that it has started."""
         if self._popen.poll() is None:
             os.killpg(self._popen.pid, number)
 
@@ -129,7 +130,7 @@ class Process:
         return True
 
     def finish(self) -> None:
-        """Return once its output is copied, if that does not last: what it has started may hold it open."""
+        """Wait a short time until its output is copied; processes that it has started can hold the output open."""
         if self._popen.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._popen.stdin.close()
@@ -139,13 +140,14 @@ class Process:
     def _write(self, data: bytes) -> None:
         if data:
             assert self._popen.stdin is not None
-            # If it has ended, its status says why.
+            # If it has ended, its status tells why.
             with contextlib.suppress(BrokenPipeError):
                 self._popen.stdin.write(data)
                 self._popen.stdin.flush()
 
     def _copy(self, pipe: IO[bytes], name: str, terminal: TextIO) -> None:
-        """Copy its output, line by line. Output that nobody takes any more is read and dropped, so that it can end."""
+        """Copy its output, line by line. If the output cannot be written any more, it is read and dropped, so that the process
+        can end."""
         try:
             self._copy_lines(pipe, name, terminal)
         except (OSError, ValueError) as error:
@@ -174,7 +176,7 @@ class Process:
 
 
 class Ends:
-    """In which order processes end: the kernel queues those that it watches, so it is known whenever this process looks."""
+    """The order in which processes end: the kernel queues the watched ones, so this process learns the order even later."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -183,11 +185,11 @@ class Ends:
         self._ended: list[list[int]] = []
 
     def watch(self, number: int, process: Process) -> None:
-        """Tell of this process by this number. One that has ended by now may have ended before those of this moment or after."""
+        """Report this process by this number. If it has ended already, its place in the order is not known."""
         try:
             descriptor = os.pidfd_open(process.pid)
         except OSError:
-            # The kernel is older, or its container forbids the call.
+            # The kernel is too old, or its container forbids the call.
             self._unwatched[number] = process
             return
         self._numbers[descriptor] = number
@@ -199,7 +201,7 @@ class Ends:
         """Wait for processes to end, for at most this long.
 
         Returns:
-            Their numbers, the first one first; those of one list ended in an order that is not known.
+            Lists of their numbers, the first one first; the order within a list is not known.
         """
         ended = self._ended + [[number] for number in self._look(0 if self._ended else seconds)]
         self._ended = []
@@ -212,13 +214,13 @@ class Ends:
         ended = []
         for descriptor, _ in self._epoll.poll(seconds):
             ended.append(self._numbers.pop(descriptor))
-            # To close it is not enough: a process that is being started holds a copy until it runs its program.
+            # Closing it is not enough: a process that is being started holds a copy until it runs its program.
             self._epoll.unregister(descriptor)
             os.close(descriptor)
         return ended
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         for descriptor in self._numbers:
             os.close(descriptor)
         self._numbers.clear()
@@ -226,7 +228,7 @@ class Ends:
 
 
 def end(processes: Sequence[Process]) -> None:
-    """End those that run: first politely."""
+    """End the running processes, first with SIGTERM."""
     for process in processes:
         process.signal(signal.SIGTERM)
     until = time.monotonic() + END_SECONDS
@@ -237,7 +239,7 @@ def end(processes: Sequence[Process]) -> None:
 
 
 def drop_output(terminal: TextIO) -> None:
-    """What is still held of it would be an error at the end, and the launcher's exit status 120."""
+    """Drop the pending output of a stream, which would be an error at the end and give the launcher the exit status 120."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, terminal.fileno())
     os.close(nowhere)
@@ -252,7 +254,7 @@ def say(text: str) -> None:
 def _by_ssh(
     host: str, command: Sequence[str], environment: Mapping[str, str], options: Namespace, plan: str | None
 ) -> tuple[list[str], bytes]:
-    """The command, and what it reads: variables do not stand on a command line, which others can see."""
+    """The command, and its input: variables are not passed on the command line, because others can see that."""
     port = ["-p", str(options.ssh_port)] if options.ssh_port else []
     identity = ["-i", options.ssh_identity_file] if options.ssh_identity_file else []
     names = [name for name in environment if re.fullmatch(r"[A-Za-z_]\w*", name) and name not in OF_A_SHELL]
@@ -266,32 +268,30 @@ def _by_ssh(
         put = f'printf "%s\\n" "$line" >$HOROVOD_FOLDER/new && mv $HOROVOD_FOLDER/new $HOROVOD_FOLDER/{PLAN}'
         rest = f"while IFS= read -r line <&3; do {put}; done"
         after = "status=$?; rm -rf $HOROVOD_FOLDER; exit $status"
-    # The input ends with the connection, and so does the program then. What waits for that end holds no output open.
+    # The input ends with the connection, and so does the program then. The waiting loop holds no output open.
     lines += [f"exec 3<&0; {program} </dev/null & rank=$!; ({rest}; kill $rank) >/dev/null 2>&1 & wait $rank; {after}"]
     return ["ssh", "-o", "BatchMode=yes", *port, *identity, host, "sh", "-s"], ("\n".join(lines) + "\n").encode()
 
 
 def _refused(program: str, slot: Slot, error: OSError | ValueError) -> StartError:
-    """What to do about a program that does not start."""
+    """An error with advice for a program that does not start."""
     if not is_here(slot.host):
-        return StartError(f"{slot.host} is another host, and `{program}` does not start here: {error}", NOT_FOUND)
+        return StartError(f"{slot.host} is another host, and `{program}` cannot be started here: {error}", NOT_FOUND)
     is_script = Path(program).suffix == ".py" and Path(program).is_file()
     as_script = f"; to run a Python file, write: python {program}" if is_script else ""
     if isinstance(error, FileNotFoundError):
         there = shutil.which(program)
         if there is not None:
-            text = f"the first line of {there} names an interpreter that is not there"
+            text = f"the first line of {there} names an interpreter that does not exist"
         elif "/" in program:
-            text = "there is no such file"
+            text = "the file does not exist"
         else:
-            text = (
-                f"it is in none of the folders of PATH{as_script or '; to run a file of this folder, write ./ before its name'}"
-            )
+            text = f"no folder of PATH has it{as_script or '; to run a file of this folder, write ./ before its name'}"
         return StartError(f"cannot start {program!r}: {text}", NOT_FOUND)
     if isinstance(error, PermissionError):
-        text = "it is a folder" if Path(program).is_dir() else f"it may not be executed{as_script or '; see its permissions'}"
+        text = "it is a folder" if Path(program).is_dir() else f"it is not executable{as_script or '; check its permissions'}"
         return StartError(f"cannot start {program!r}: {text}", NOT_EXECUTABLE)
     if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        text = f"it is no program; a script's first line begins with #!{as_script}"
+        text = f"it is not a program; a script's first line has to begin with #!{as_script}"
         return StartError(f"cannot start {program!r}: {text}", NOT_EXECUTABLE)
     return StartError(f"cannot start {program!r}: {error}", NOT_EXECUTABLE)

@@ -1,4 +1,4 @@
-"""``horovod.run``: a function of this program as the ranks of a job."""
+"""``horovod.run``: runs a function of this program as the ranks of a job."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ def run(
 ) -> list[Result]:
     """Call ``func(*args, **kwargs)`` in ``np`` new processes of this host, which are the ranks of a job.
 
-    The function and its arguments reach the processes through a file that only this user can read, and so do the results:
-    nothing that comes from a network is executed. A function of the program itself, also a ``lambda``, needs the package
-    cloudpickle; without it the program is imported again, as by :mod:`multiprocessing`.
+    The function, its arguments and the results are passed in files that only this user can read: nothing that comes from a
+    network is executed. A function of the program itself, even a ``lambda``, needs the package cloudpickle. Without it the
+    program is imported again, as :mod:`multiprocessing` does.
 
     Args:
-        np: how many processes, as ``num_proc``; 1 if neither is given, or all slots of ``hosts``.
-        min_np: processes that die are started again, as long as so many are left; ``min_num_proc`` is the same.
-        max_np: how many there are at most, as ``max_num_proc``.
-        slots: how many processes there are if nothing else says it.
-        reset_limit: how many processes are started again at most.
-        hosts: as of ``horovodrun -H``; only this host can be among them.
+        np: how many processes, or ``num_proc``; by default 1, or all slots of ``hosts``.
+        min_np: dead processes are restarted as long as at least this many remain; ``min_num_proc`` is the same.
+        max_np: the most processes, or ``max_num_proc``.
+        slots: how many processes to start if no other argument gives the number.
+        reset_limit: the most restarts of processes.
+        hosts: as in ``horovodrun -H``; only this host is allowed.
         hostfile: a file of hosts.
         output_filename: a folder for the output of each rank.
-        network_interfaces: which of this host's are used.
-        verbose: 1 or more: say which commands are run.
-        executable: the Python of the processes; that of this one if it is left out.
-        without_effect: other arguments of Horovod's function, which change nothing here.
+        network_interfaces: the interfaces of this host to use.
+        verbose: 1 or more: print the commands that are run.
+        executable: the Python of the processes; by default this process's.
+        without_effect: other arguments of Horovod's function, which have no effect here.
 
     Returns:
-        What the function has returned on each rank.
+        The function's results, by rank.
 
     Raises:
         ValueError: an argument is wrong, or another host is asked for.
@@ -93,14 +93,14 @@ WITHOUT_EFFECT = (
     *("cooldown_range", "start_timeout", "ssh_port", "ssh_identity_file", "disable_cache", "use_gloo", "use_mpi"),
     *("mpi_args", "network_interface", "gloo_timeout_seconds", "nics"),
 )
-"""Arguments of Horovod's function, of several of its versions."""
+"""Arguments of Horovod's function in several of its versions."""
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
-    """Refuse what was never an argument.
+    """Refuse arguments that Horovod's function never had.
 
     Raises:
-        TypeError: something is.
+        TypeError: an argument is unknown.
     """
     unknown = sorted(set(given) - set(WITHOUT_EFFECT))
     if unknown:
@@ -111,10 +111,10 @@ def _check_names(given: Mapping[str, Any]) -> None:
 
 
 def _options(numbers: Mapping[str, int | None], texts: Mapping[str, str | None], verbose: int | None) -> Namespace:
-    """The arguments, as those of the command line.
+    """The arguments as options of the command line.
 
     Raises:
-        ValueError: one is no number of 1 or more.
+        ValueError: an argument is not a number of 1 or more.
     """
     options = parse(["function"])
     for name, number in numbers.items():
@@ -128,7 +128,7 @@ def _options(numbers: Mapping[str, int | None], texts: Mapping[str, str | None],
 
 
 def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """What :mod:`.called` reads: how to import the program, and the call."""
+    """The input of :mod:`.called`: how to import the program, and the call."""
     try:
         call, by_value = dumps((func, args, kwargs))
     except Exception as error:
@@ -140,10 +140,10 @@ def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     if not by_value and getattr(func, "__module__", None) == "__main__" and not has_file:
         name = getattr(func, "__qualname__", func)
         raise TypeError(
-            f"horovod.run: {name} is of a program without a file, such as a notebook, and cannot be imported elsewhere: install "
+            f"horovod.run: {name} is from a program without a file, such as a notebook, and cannot be imported elsewhere: install "
             "the package cloudpickle, or import the function from a file"
         )
-    # The processes have settings of their own, and are no children of multiprocessing.
+    # The processes have their own settings, and are not children of multiprocessing.
     kept = {"sys_path", "sys_argv", "dir"} | (set() if by_value else {"init_main_from_name", "init_main_from_path"})
     return pickle.dumps(({name: value for name, value in preparation.items() if name in kept}, call))
 
@@ -152,20 +152,20 @@ def _results(call: bytes, options: Namespace, python: str) -> list[Any]:
     """Make the call on each rank.
 
     Raises:
-        ValueError: it cannot be made as the options say.
+        ValueError: it cannot be made with these options.
         RuntimeError: it failed.
     """
     if os.environ.get(CALLED):
         raise RuntimeError(
-            "horovod.run: this process is a rank of horovod.run, whose program is imported again, so the call belongs "
-            'below `if __name__ == "__main__":`; with the package cloudpickle nothing is imported again'
+            "horovod.run: this process is a rank of horovod.run, which has imported the program again; put the call "
+            'below `if __name__ == "__main__":`, or install the package cloudpickle, with which nothing is imported again'
         )
     places = slots_of(options)
     for place in places:
         if not is_here(place.host):
             raise ValueError(
-                f"horovod.run: {place.host} is another host, and functions are sent to processes of this one only; "
-                f"put the call into a program, and start it with: herringbone horovodrun -H {place.host}:N python program.py"
+                f"horovod.run: {place.host} is another host, but functions are sent only to processes of this one. Put the call "
+                f"into a program, and start that with: herringbone horovodrun -H {place.host}:N python program.py"
             )
     folder = Path(tempfile.mkdtemp(prefix="horovod.run-"))  # Only this user reads it.
     try:
@@ -184,10 +184,10 @@ def _results(call: bytes, options: Namespace, python: str) -> list[Any]:
 
 
 def _failed(job: Job, status: int, folder: Path) -> BaseException:
-    """What the caller is told about a job that failed."""
+    """The caller's error for a job that failed."""
     if status == 128 + signal.SIGINT and job.failed is None:
         return KeyboardInterrupt()
-    # A failure ends the others with failures of their own, which come later.
+    # A failure makes the other ranks fail, too, but later.
     texts = sorted(folder.glob(f"*.{FAILURE}"), key=lambda file: file.stat().st_mtime_ns)
     if job.failed is not None and texts:
         return RuntimeError(f"horovod.run: the function failed on rank {texts[0].stem}:\n{texts[0].read_text()}")

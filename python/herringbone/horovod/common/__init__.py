@@ -1,1 +1,1 @@
-"""What the modules for torch and for numpy share; Horovod has the same names in ``horovod.common``."""
+"""The common part of the modules for torch and numpy; Horovod has the same names in ``horovod.common``."""

@@ -1,4 +1,4 @@
-"""Beginning and end, and what a process can ask about its place."""
+"""Begin and end of a job, and a process's place in it."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ __all__ = [
 LOGGER = logging.getLogger("herringbone")
 
 _job: Communicator | None = None
-"""The ranks that the launcher started. It outlives ``shutdown``, so that ``init`` may follow."""
+"""The ranks that the launcher started. It outlives ``shutdown``, so that ``init`` can follow."""
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Join the job; nothing happens if this process has.
+    """Join the job, if this process has not joined it yet.
 
     Args:
-        comm: the ranks that take part, all if it is left out. Ranks are numbered in its order, which ascends.
-        process_sets: sets that are there from the start, the same on all ranks; or ``"dynamic"``, to add some later.
+        comm: an ascending list of the ranks that take part, by default all; they are numbered in this order.
+        process_sets: sets that exist from the start, the same on all ranks; or ``"dynamic"``, to add some later.
 
     Raises:
-        ValueError: ``comm`` or a set is none of these.
+        ValueError: ``comm`` or a set is invalid.
         HerringboneError: the ranks did not come together.
     """
     global _job
@@ -88,9 +88,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def _settle(world: World, process_sets: list[ProcessSet]) -> None:
-    """What follows once there is a world: process sets, the timeline, the line about variables."""
+    """The rest of ``init`` once the ranks have met: process sets, the timeline, the line about variables."""
     global_process_set.ranks = list(range(world.size))
-    # The launcher tells from it which processes came too late to take part.
+    # From this the launcher knows which processes came too late to take part.
     launched.say("joined")
     _agree("init: process_sets", [each.ranks for each in process_sets])
     for at, process_set in enumerate(process_sets):
@@ -123,10 +123,10 @@ def _ranks_of(comm: Any) -> list[int] | None:
 
 
 def shutdown() -> None:
-    """End all operations, on every rank. ``init`` may be called again.
+    """End all operations, on every rank. ``init`` can be called again.
 
     Raises:
-        MismatchError: the ranks disagree about the last calls of a process set. All of them are ended all the same.
+        MismatchError: the ranks disagree about the last calls of a process set. All sets are ended all the same.
     """
     tell(_end_world())
 
@@ -139,15 +139,15 @@ def _end_world() -> list[Exception]:
 
 
 def is_initialized() -> bool:
-    """Whether ``init`` was called, and ``shutdown`` not since."""
+    """Whether ``init`` was called, and not ``shutdown`` since then."""
     return current() is not None
 
 
 def job() -> Communicator:
-    """The ranks that the launcher started, those of them that are left.
+    """The remaining ranks of the launcher's job.
 
     Raises:
-        ValueError: nobody has called ``init``.
+        ValueError: ``init`` was not called.
     """
     if _job is None:
         raise ValueError("Horovod has not been initialized; use hvd.init().")
@@ -161,7 +161,7 @@ def replace_job(communicator: Communicator) -> None:
 
 
 def rank() -> int:
-    """This process's number."""
+    """This process's rank."""
     return required().rank
 
 
@@ -171,7 +171,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """This process's number among those of its host."""
+    """This process's rank within its host."""
     return required().place.local_rank
 
 
@@ -181,12 +181,12 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """The number of this process's host, among those that have a process of its local rank."""
+    """The number of this process's host, among the hosts that have a process with its local rank."""
     return required().place.cross_rank
 
 
 def cross_size() -> int:
-    """How many hosts have a process of this one's local rank."""
+    """How many hosts have a process with this one's local rank."""
     return required().place.cross_size
 
 
@@ -196,10 +196,10 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Let rank 0 write what happens to each tensor to a file, as a Chrome trace.
+    """Let rank 0 write the events of each tensor to a file, as a Chrome trace.
 
     Raises:
-        ValueError: nobody has called ``init``.
+                ValueError: ``init`` was not called.
     """
     controller = required().sets[0].controller
     assert controller is not None
@@ -211,7 +211,7 @@ def stop_timeline() -> None:
     """End the timeline and close its file.
 
     Raises:
-        ValueError: nobody has called ``init``.
+                ValueError: ``init`` was not called.
     """
     controller = required().sets[0].controller
     assert controller is not None
@@ -220,10 +220,10 @@ def stop_timeline() -> None:
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Let a set of ranks take part. All ranks call it, also those that are not in the set, and in the same order.
+    """Add a set of ranks. All ranks call it, even those outside the set, and in the same order.
 
     Raises:
-        ValueError: ``HOROVOD_DYNAMIC_PROCESS_SETS`` is not 1, there is a set of these ranks, or the ranks differ.
+        ValueError: ``HOROVOD_DYNAMIC_PROCESS_SETS`` is not 1, a set of these ranks exists, or the ranks pass different sets.
     """
     world = required()
     if not isinstance(process_set, ProcessSet):
@@ -238,7 +238,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """End a set, and say whether there was one to end. All ranks call it, in the same order."""
+    """Remove a set, and return whether it existed. All ranks call it, in the same order."""
     check_set(process_set, "remove_process_set")
     world, number = required(), process_set.process_set_id
     if not number:
@@ -259,7 +259,7 @@ def _check_dynamic(world: World, what: str) -> None:
 
 
 def _agree(what: str, own: Any) -> None:
-    """Fail on all ranks unless all say the same."""
+    """Fail on all ranks if they pass different values."""
     everybody = gather_objects(own, what.replace(": ", "."), global_process_set)
     differing = [other for other, said in enumerate(everybody) if said != everybody[0]]
     if differing:
@@ -276,7 +276,7 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """No, as of all of these: Herringbone moves data of CPU memory by itself."""
+    """False, like all of these functions: Herringbone itself moves data, in CPU memory."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""What the names of calls say: ``grouped_allreduce_async_`` is an allreduce of a group, in place, that is not waited for."""
+"""The meaning of calls' names: ``grouped_allreduce_async_`` is an in-place allreduce of a group that returns before its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def named(name: str, function: Callable[Concatenate[str, P], R], about: str | None = None) -> Callable[P, R]:
-    """The call of this name: ``function``, which is told it as ``call``. Its docstring is ``about``, else the function's."""
+    """The call of this name: ``function`` with the name as ``call``. Its docstring is ``about``, or the function's."""
     signature = inspect.signature(function)
     signature = signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -21,7 +21,7 @@ def named(name: str, function: Callable[Concatenate[str, P], R], about: str | No
         try:
             return function(name, *args, **kwargs)
         except TypeError:
-            # Python would name the function where arguments are missing or unknown.
+            # Python names the function in errors about missing or unknown arguments.
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as wrong:
@@ -36,17 +36,17 @@ def named(name: str, function: Callable[Concatenate[str, P], R], about: str | No
 
 
 def is_grouped(call: str) -> bool:
-    """Whether a call takes several tensors, of which none begins before all are there."""
+    """Whether a call takes several tensors, which begin only once all are there."""
     return call.startswith("grouped_")
 
 
 def operation_of(call: str) -> str:
-    """The operation of a call: that of ``grouped_allreduce_async_`` is ``allreduce``."""
+    """The operation of a call: ``allreduce`` for ``grouped_allreduce_async_``."""
     return call.removeprefix("grouped_").removesuffix("_").removesuffix("_async")
 
 
 def moved_shape(call: str, shape: Sequence[int], scale: int) -> Sequence[int]:
-    """The shape of a tensor that travels as ``scale`` bytes for each element, or in its own type if that is 1.
+    """The shape of a tensor that is sent as ``scale`` bytes per element, or in its own type if that is 1.
 
     Raises:
         ValueError: it has no rows, and the call joins rows.
@@ -54,5 +54,5 @@ def moved_shape(call: str, shape: Sequence[int], scale: int) -> Sequence[int]:
     if scale == 1:
         return shape
     if not shape and operation_of(call) != "broadcast":
-        raise ValueError(f"{call}: what has no dimension has no rows to join; pass it with one, by reshape(1)")
+        raise ValueError(f"{call}: a tensor without dimensions has no rows to join; pass it with one, by reshape(1)")
     return (*shape, scale)

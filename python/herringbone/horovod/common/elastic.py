@@ -1,4 +1,4 @@
-"""Training that goes on when workers come and go: the state that is committed, and the loop around the program."""
+"""Training that continues when workers come and go: the committed state, and the loop around the program."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .process_sets import global_process_set
 __all__ = ["ObjectState", "State", "run_fn", "source_of_state"]
 
 _lives = 0
-"""How many times this process has gone on with other workers, and begun: a new process has no state yet."""
+"""How many times this process has continued with other workers, and how many times it has begun; a new process has no state."""
 
 
 def source_of_state() -> int:
-    """The rank whose state the others take: the lowest of those that have been there longest."""
+    """The rank whose state the others get: among the ranks that have been in the job longest, the lowest."""
     lives = gather_objects(_lives, "elastic.lives", global_process_set)
     return lives.index(max(lives))
 
 
 class State:
-    """What a worker keeps in memory of its training; see :class:`ObjectState`."""
+    """The state of the training that a worker keeps in memory; see :class:`ObjectState`."""
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
-        """With a function that gives rank 0's object to all ranks, and one that returns the rank."""
+        """``bcast_object`` gives rank 0's object to all ranks, and ``get_rank`` returns the rank."""
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
@@ -37,7 +37,7 @@ class State:
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Have these called after each change of workers, for instance to scale the learning rate."""
+        """Register functions to call after each change of workers, for instance to scale the learning rate."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -48,24 +48,24 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Somebody else says that hosts have changed; the next commit ends the round."""
+        """Note that another part of the program reports changed hosts; the next commit ends the round."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Save the state, and take new workers in if some wait.
+        """Save the state, and take in new workers if some wait.
 
         Raises:
-            HostsUpdatedInterrupt: some wait; it ends this round of :func:`run_fn`.
+            HostsUpdatedInterrupt: new workers wait; this ends the round of :func:`run_fn`.
         """
         self.save()
         launched.say("committed")
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Take new workers in if some wait.
+        """Take in new workers if some wait.
 
         Raises:
-            HostsUpdatedInterrupt: some wait; on all ranks in the same call.
+            HostsUpdatedInterrupt: new workers wait; raised on all ranks in the same call.
         """
         newest = before = self._last_updated_timestamp
         while not self._host_messages.empty():
@@ -76,11 +76,11 @@ class State:
             raise HostsUpdatedInterrupt()
 
     def save(self) -> None:
-        """Keep the state as it is now."""
+        """Save the present state."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to the state that was saved last."""
+        """Return to the last saved state."""
         raise NotImplementedError
 
     def sync(self) -> None:
@@ -88,7 +88,7 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """What a kind of state does after a change of workers, before they are given the same state."""
+        """Called after a change of workers, before they get the same state, for subclasses."""
 
 
 class ObjectState(State):
@@ -99,27 +99,27 @@ class ObjectState(State):
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
-        """With a function that gives rank 0's object to all ranks, one that returns the rank, and the objects."""
+        """``bcast_object`` gives rank 0's object to all ranks, ``get_rank`` returns the rank; the rest are the objects."""
         self._saved_state = kwargs
         self._set_attrs()
         super().__init__(bcast_object=bcast_object, get_rank=get_rank)
 
     def save(self) -> None:
-        """Keep the objects as they are now."""
+        """Save the present objects."""
         self._saved_state = {name: getattr(self, name) for name in self._saved_state}
 
     def restore(self) -> None:
-        """Set the objects to what was saved last."""
+        """Return to the last saved objects."""
         self._set_attrs()
 
     def sync(self) -> None:
-        """Give all ranks the saved objects of one."""
+        """Give all ranks the saved objects of one rank."""
         if self._saved_state:
             self._saved_state = self._from_one(self._saved_state)
             self._set_attrs()
 
     def _from_one(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """Those of rank 0, unless it is new."""
+        """Use rank 0's objects, or another rank's if rank 0 is new."""
         source = source_of_state() if basics.is_initialized() and basics.size() > 1 else 0
         if source == 0:
             given: dict[str, Any] = self._bcast_object(saved)
@@ -133,7 +133,7 @@ class ObjectState(State):
 
 
 def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
-    """``func(state, ...)`` again and again, until it returns: from the last commit after a failure."""
+    """Call ``func(state, ...)`` again and again until it returns; after a failure from the last commit."""
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -161,7 +161,7 @@ def _change_workers(change: Callable[[], None], reset: Callable[[], None]) -> No
     """Form the job again, and once more if workers are lost meanwhile.
 
     Raises:
-        HerringboneError: those that are left cannot go on.
+        HerringboneError: the remaining ranks cannot continue.
     """
     try:
         change()

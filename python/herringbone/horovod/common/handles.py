@@ -1,4 +1,4 @@
-"""Operations under way, as numbers that callers hold, with the memory that they use."""
+"""Running operations, as numbers that callers hold, with the memory that they use."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ __all__ = ["Finish", "Operand", "Span", "forget_all", "join", "poll", "reduction
 Span = tuple[int, int]
 """Address and length in bytes."""
 Finish = Callable[[Any], Any]
-"""What makes the caller's result of the controller's."""
+"""Turns the controller's result into the caller's."""
 SHUT_DOWN = "Horovod has been shut down"
-"""How the text of the controller's refusal begins once it has ended."""
+"""The begin of the controller's error once it has ended."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of an operation, and what is made of the result."""
+    """A tensor of an operation, and the conversion of its result."""
 
     source: Span | None
     """This rank's tensor."""
     target: Span | None
-    """Where the result goes; ``None`` where its size is known only at the end."""
+    """Memory for the result; ``None`` if its size is known only at the end."""
     dtype: str
     shape: Sequence[int]
     finish: Finish
     kept: object
-    """What owns the memory."""
+    """The owner of the memory."""
     codec: str = "none"
     """How the engine codes messages."""
 
 
 @dataclass(frozen=True)
 class _Running:
-    """What an operation needs until its end: the memory may not go before the engine is done with it."""
+    """The objects that an operation needs until its end: its memory must not be freed before the engine has finished."""
 
     works: list[NamedWork]
     finishes: list[Finish]
@@ -58,7 +58,7 @@ class _Running:
     grouped: bool
 
     def result(self) -> Any:
-        """Wait for the end, of all operands also where one fails."""
+        """Wait for the end of all operands, even if one fails."""
         failure: Exception | None = None
         for work in self.works:
             try:
@@ -67,12 +67,12 @@ class _Running:
                 failure = failure or error
         try:
             if isinstance(failure, MemoryError):
-                # No failure of the job, which an elastic one would begin again for.
+                # This is no failure of the job, for which elastic training would begin again.
                 raise failure
             if failure is not None:
                 raise failed(failure) from failure
         finally:
-            # Else the error keeps this frame, and the frame the error: the tensors would stay.
+            # Otherwise the error keeps this frame and the frame keeps the error, so the tensors would not be freed.
             del failure
         results = [finish(work.result()) for work, finish in zip(self.works, self.finishes, strict=True)]
         return tuple(results) if self.grouped else results[0]
@@ -83,10 +83,10 @@ _numbers = itertools.count(1)
 
 
 def start(process_set: ProcessSet, call: str, name: str | None, operands: Sequence[Operand], **more: Any) -> int:
-    """Begin the operation of a call on one tensor, or on those of a group, and return its handle.
+    """Begin the operation of a call on one tensor, or on the tensors of a group, and return its handle.
 
     Args:
-        call: what the program has called, such as ``grouped_allreduce_async``.
+        call: the name that the program has called, such as ``grouped_allreduce_async``.
         name: the same on all ranks; numbered if it is ``None``.
         more: as for the controller's ``submit``.
 
@@ -99,13 +99,13 @@ def start(process_set: ProcessSet, call: str, name: str | None, operands: Sequen
     if controller is None:
         raise ValueError(f"{call}: Rank {required().rank} is not a member of the provided process set.")
     if not operands:
-        # Of a group that has none on all ranks, such as the sparse gradients of a model without.
+        # The group is empty on all ranks, such as the sparse gradients of a model that has none.
         return _keep(_Running([], [], None, grouped=True))
     kind = f"grouped_{operation}" if grouped else operation
     if name is None:
         member.unnamed[kind] += 1
     base = text(call, "name", f"{kind}.noname.{member.unnamed[kind]}" if name is None else f"{kind}.{name}")
-    # Numbers in place of names come again after a join, for other tensors, so nobody keeps what codecs lose of these.
+    # Numbers in place of names are reused after a join, for other tensors, so these tensors have no error feedback.
     owner: Residuals = more.pop("residuals", None) or member.residuals
     more["residuals"] = None if name is None else owner._native
     named = [(base, operand) for operand in operands]
@@ -126,11 +126,11 @@ def start(process_set: ProcessSet, call: str, name: str | None, operands: Sequen
 
 
 def reduction(call: str, op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
-    """What the controller is told about a reduction.
+    """The controller's arguments for a reduction.
 
     Raises:
         TypeError: a factor is no number, or the set is no process set.
-        NotImplementedError: Adasum does not do it, or not with these ranks.
+        NotImplementedError: Adasum does not support it, or not with these ranks.
     """
     if op == Adasum:
         if operation_of(call) == "reducescatter":
@@ -144,10 +144,10 @@ def reduction(call: str, op: ReduceOp, prescale: float, postscale: float, proces
 
 
 def join() -> int:
-    """Say that this rank has no more tensors, and return the rank that said it last, once all have.
+    """Join: this rank has no more tensors. Returns the rank that joined last, once all have.
 
     Raises:
-        HorovodInternalError: the job cannot go on.
+        HorovodInternalError: the job cannot continue.
     """
     controller = required().sets[0].controller
     assert controller is not None
@@ -156,7 +156,7 @@ def join() -> int:
         work.wait()
     except RuntimeError as error:
         raise failed(error) from error
-    # Ranks that joined early have called less: from here on their operations without names meet again.
+    # Ranks that joined early have made fewer calls: from here on their operations without names match again.
     required().sets[0].unnamed.clear()
     last = work.result().last_joined
     assert last is not None
@@ -164,7 +164,7 @@ def join() -> int:
 
 
 def poll(handle: int) -> bool:
-    """Whether the operation has ended, well or not."""
+    """Whether the operation has ended, successfully or not."""
     running = _running.get(handle)
     if running is None:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
@@ -190,18 +190,18 @@ def synchronize(handle: int) -> Any:
 
 
 def forget_all() -> None:
-    """Let go of all memory: the controllers have ended."""
+    """Release all memory, because the controllers have ended."""
     _running.clear()
 
 
 def _refused(error: RuntimeError) -> Exception:
-    """What a caller is told whose operation cannot begin: as in Horovod, a wrong argument is no failure of the job."""
+    """The error for an operation that cannot begin: as in Horovod, a wrong argument is no failure of the job."""
     wrong_argument = isinstance(error, _herringbone.NamedError) and not str(error).startswith(SHUT_DOWN)
     return ValueError(str(error)) if wrong_argument else failed(error)
 
 
 def failed(error: Exception) -> HorovodInternalError:
-    """Why the job cannot go on as it is, and what a program of Horovod does about it."""
+    """Why the job cannot continue, with advice for a program of Horovod."""
     return HorovodInternalError(advised(str(error), "horovod"))
 
 

@@ -1,6 +1,6 @@
-"""What Horovod's interface has for every framework, under the names that programs import: all but operations on tensors.
+"""The part of Horovod's interface that is the same for every framework: everything but operations on tensors.
 
-It passes names on, as the modules above do, and has no ``__all__``: type checkers read only lists that are written out.
+It passes names on, like the modules above, and has no ``__all__``, because type checkers read only lists that are written out.
 """
 
 from .barriers import *

@@ -1,7 +1,7 @@
-"""What ``horovodrun`` tells the workers of an elastic job, and what it hears from them: files of a folder.
+"""Messages between ``horovodrun`` and the workers of an elastic job, as files in a folder.
 
-The launcher plans who takes part and where they meet. A worker of the first plan joins by it; later plans are for all workers
-of the job at once, who move at a commit. See :mod:`.membership`.
+The launcher plans which workers take part and where they meet. A worker of the first plan joins by it. Later plans are for all
+workers of the job at once, which switch to them at a commit. See :mod:`.membership`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from .settings import Settings
 __all__ = ["COME_LATE", "FOLDER", "PLAN", "WORKER", "Plan", "adopt", "first_job", "folder", "newest", "say", "worker"]
 
 FOLDER, WORKER = "HOROVOD_FOLDER", "HOROVOD_WORKER"
-"""The variables that say where the files are, and this worker's number, which no other process ever has."""
+"""The variables with the path of the folder and with this worker's number, which no other process ever has."""
 PLAN = "plan"
-"""The file of that folder that has the newest plan."""
+"""The file in that folder with the newest plan."""
 MEET_SECONDS = 20.0
-"""How long a worker waits at one plan's place, until it looks for a newer plan."""
+"""How long a worker waits at one plan's meeting address before it checks for a newer plan."""
 OPERATION_SECONDS = 1800.0
-"""How long an operation may take unless a variable says it."""
+"""The default timeout of an operation."""
 COME_LATE = (RendezvousError, ConnectionLostError, OperationTimeoutError, PeerLostError)
-"""What is raised where others do not come; what else is raised would be raised again."""
+"""The errors if other ranks do not come; any other error would occur again."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Who takes part from a moment on."""
+    """The workers that take part from a moment on."""
 
     generation: int
-    """Newer ones have larger numbers."""
+    """Newer plans have larger numbers."""
     store: str
     """``host:port``, where the first of the workers listens; no two plans have the same."""
     workers: tuple[int, ...]
@@ -46,16 +46,16 @@ class Plan:
 
     @classmethod
     def of(cls, line: str) -> Plan:
-        """The plan of a line that :meth:`line` has made."""
+        """The plan from a line that :meth:`line` has made."""
         fields = json.loads(line)
         return cls(int(fields["generation"]), str(fields["store"]), tuple(map(int, fields["workers"])))
 
     def line(self) -> str:
-        """All of it as a line of text."""
+        """The plan as a line of text."""
         return json.dumps(asdict(self))
 
     def put_into(self, place: Path) -> None:
-        """Make it the newest of a folder."""
+        """Make it the newest plan of a folder."""
         new = place / "new"
         new.write_text(self.line() + "\n")
         new.replace(place / PLAN)
@@ -67,12 +67,12 @@ class Plan:
             HerringboneError: not all came in time.
         """
         rank = self.workers.index(own)
-        # A new process that cannot use its settings does not end the training of those before it.
+        # A new process that cannot use its settings does not end the training of the earlier ones.
         if self.generation > 0:
             whole = join_again(rank, len(self.workers), self.store, seconds)
         else:
             whole = join_job(rank=rank, size=len(self.workers), store=self.store, timeout=seconds)
-        # Meeting may take less than an operation.
+        # The timeout of the meeting is shorter than an operation's.
         whole._native.set_timeout(
             settings.operation_timeout or float(os.environ.get("HERRINGBONE_TIMEOUT_S") or OPERATION_SECONDS)
         )
@@ -86,7 +86,7 @@ _read: tuple[int, Plan] | None = None
 
 
 def folder() -> Path | None:
-    """Where the files are, if a launcher plans."""
+    """The folder of the files, if a launcher plans the job."""
     place = os.environ.get(FOLDER)
     return Path(place) if place else None
 
@@ -97,7 +97,7 @@ def worker() -> int:
 
 
 def newest() -> Plan | None:
-    """The newest plan, if it is not the one by which this process takes part."""
+    """The newest plan, if this process does not take part by it already."""
     global _read
     place = folder()
     if place is None:
@@ -118,7 +118,7 @@ def adopt(plan: Plan) -> None:
 
 
 def say(word: str) -> None:
-    """Let the launcher know: ``waits`` before this worker joins, ``joined`` after, ``committed`` after each commit."""
+    """Report to the launcher: ``waits`` before this worker joins, ``joined`` after, ``committed`` after each commit."""
     place = folder()
     if place is not None:
         try:
@@ -128,11 +128,11 @@ def say(word: str) -> None:
 
 
 def first_job(settings: Settings) -> Communicator:
-    """The job that this process begins in: that of the newest plan with it.
+    """The first job of this process: by the newest plan that includes it.
 
     Raises:
         HerringboneError: the others did not come.
-        SystemExit: the job does without this worker by now.
+        SystemExit: the job no longer needs this worker.
     """
     if folder() is None:
         return join_launched("hvd.init", Options(), settings.operation_timeout)
@@ -141,7 +141,7 @@ def first_job(settings: Settings) -> Communicator:
     while True:
         plan = newest()
         if plan is None or own not in plan.workers:
-            # Plans are made of workers that wait, so one with this worker comes.
+            # Plans are made from waiting workers, so a plan with this worker comes.
             if time.monotonic() > until:
                 raise RendezvousError(f"no plan of the launcher has worker {own}: it waited {settings.elastic_timeout:g} s")
             time.sleep(0.05)

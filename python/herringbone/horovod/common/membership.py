@@ -1,8 +1,8 @@
-"""The ranks of an elastic job: going on with those that are left, taking in new processes, and leaving.
+"""The ranks of an elastic job: continuing with the remaining ones, taking in new processes, and leaving.
 
-Under ``horovodrun`` the launcher plans who takes part: new processes for those that died, more where there is room, fewer
-where it is gone. Other launchers start a process again at its old place, where it waits at rank 0. Either way all ranks
-change together, at a commit.
+Under ``horovodrun`` the launcher plans which processes take part: new ones for dead ones, more where slots appear, fewer where
+slots disappear. Other launchers restart a process at its old place, where it waits at rank 0. In both cases all ranks change
+together, at a commit.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["TooFewWorkersError", "change_waits", "recover", "take_in"]
 LOGGER = logging.getLogger("herringbone")
 
 COMING_BACK_SECONDS = 10.0
-"""How long all may take to meet again, once the new processes are there."""
+"""The timeout for all ranks to meet again once the new processes are there."""
 MEET_SECONDS = 30.0
-"""How long the workers of a plan may take to meet: those of other hosts may not be there yet."""
+"""The timeout for the workers of a plan to meet: workers on other hosts might not have started yet."""
 LOOK_SECONDS = 0.1
-"""The pause between two looks for new processes, while there are too few workers to go on."""
+"""The pause between two checks for new processes, while there are too few workers to continue."""
 
 
 class TooFewWorkersError(PeerLostError):
-    """The ranks that are left cannot go on."""
+    """The remaining ranks cannot continue."""
 
 
 _began_with = 0
@@ -42,7 +42,7 @@ _not_before = 0.0
 
 
 def change_waits() -> bool:
-    """Whether the workers are to change: by a plan, or as new processes wait for all ranks that are missing.
+    """Whether the workers have to change: by a plan, or because new processes wait for all missing ranks.
 
     Only rank 0 knows.
     """
@@ -53,17 +53,17 @@ def change_waits() -> bool:
 
 
 def recover() -> None:
-    """After a failure: the ranks that are left form the job; if they are too few, they wait for new processes.
+    """Form the job from the remaining ranks after a failure. If they are too few, they wait for new processes.
 
-    All ranks that live call it.
+    All surviving ranks call it.
 
     Raises:
-        TooFewWorkersError: those that are left cannot go on, or no new processes came in time.
+        TooFewWorkersError: the remaining ranks cannot continue, or no new processes came in time.
         PeerLostError: more ranks were lost meanwhile.
     """
     job, settings = basics.job(), Settings.read()
     whole = _whole(job)
-    # What failed is known, and which ranks are left is found out now: a rank that has left is no other failure.
+    # The failure is known, and the remaining ranks are found out now: a rank that has left is not another failure.
     with suppress(PeerLostError):
         basics.shutdown()
     try:
@@ -71,7 +71,7 @@ def recover() -> None:
     except PeerLostError as final:
         raise TooFewWorkersError(str(final), final.ranks) from final
     basics.replace_job(left)
-    LOGGER.warning("herringbone: the job goes on with %s of %s ranks", left.size, whole)
+    LOGGER.warning("herringbone: the job continues with %s of %s ranks", left.size, whole)
     until = time.monotonic() + settings.elastic_timeout
     while left.size < min(settings.least_workers, whole):
         if _any_sees(left, left.rank == 0 and change_waits()):
@@ -79,19 +79,19 @@ def recover() -> None:
             left = basics.job()
             continue
         if _any_sees(left, left.rank == 0 and time.monotonic() > until):
-            text = f"{left.size} ranks are left, fewer than HOROVOD_ELASTIC_MIN_NP={settings.least_workers}, and no others came"
+            text = f"{left.size} ranks remain, fewer than HOROVOD_ELASTIC_MIN_NP={settings.least_workers}, and no others came"
             raise TooFewWorkersError(f"{text} in {settings.elastic_timeout:g} s", range(left.size, whole))
         time.sleep(LOOK_SECONDS)
 
 
 def take_in() -> None:
-    """Change the workers as :func:`change_waits` has seen it; if others do not come after all, without them.
+    """Change the workers after :func:`change_waits` has returned true; new processes that do not come after all are left out.
 
     All ranks call it.
 
     Raises:
         PeerLostError: ranks were lost meanwhile.
-        SystemExit: the job goes on without this worker.
+        SystemExit: the job continues without this worker.
     """
     if launched.folder() is not None:
         _follow_plan()
@@ -108,14 +108,14 @@ def take_in() -> None:
 
 
 def _follow_plan() -> None:
-    """Meet where rank 0's plan says. The job of before goes on until all have met, and stays if they do not."""
+    """Meet at the address of rank 0's plan. The old job continues until all have met, and stays if they do not."""
     global _not_before
     job, own = basics.job(), launched.worker()
     newest = launched.newest() if job.rank == 0 else None
     agreed: dict[str, Any] | None = broadcast_state(job, None if newest is None else asdict(newest), root=0)
     basics.shutdown()
     if agreed is None:
-        # The plan is gone that was seen: the interrupt was a program's own.
+        # The plan that was seen is gone: the interrupt was the program's own.
         basics.replace_job(job)
         return
     plan = launched.Plan(agreed["generation"], agreed["store"], tuple(agreed["workers"]))
@@ -141,9 +141,9 @@ def _follow_plan() -> None:
     job.close()
     launched.adopt(plan)
     if following is None:
-        LOGGER.warning("herringbone: the job goes on without worker %s, which ends", own)
+        LOGGER.warning("herringbone: the job continues without worker %s, which ends", own)
         raise SystemExit(0)
-    LOGGER.warning("herringbone: the job goes on with %s ranks", following.size)
+    LOGGER.warning("herringbone: the job continues with %s ranks", following.size)
     basics.replace_job(following)
 
 
@@ -154,7 +154,7 @@ def _whole(job: Communicator) -> int:
 
 
 def _any_sees(job: Communicator, sees: bool) -> bool:
-    """Whether one of the ranks sees something, on all ranks."""
+    """Whether the condition is true on any rank; the same answer on all."""
     import numpy as np
 
     seen = np.array([sees], np.int32)

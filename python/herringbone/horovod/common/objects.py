@@ -1,5 +1,5 @@
-"""Python values between ranks, over the collectives: as plain data, because nothing here runs what another rank sends, unless
-the program asks for it."""
+"""Python values between ranks, over the collectives: as plain data, so that no code of another rank runs. Pickling has to be
+requested by the program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["allgather_object", "broadcast_object", "gather_objects", "send_object"]
 
 REFUSED = -1
-"""In place of a length: the root has no bytes to send, since its object is none that travels."""
+"""Sent instead of a length if the root's object cannot be sent."""
 PLAIN, PICKLED = 0, 1
 """The forms of an object's bytes."""
 
@@ -38,18 +38,19 @@ def broadcast_object(
 ) -> Any:
     """The object of ``root_rank``, on every rank.
 
-    It consists of dictionaries, lists, tuples, sets, tensors, arrays, numbers, texts, bytes, ``None`` and some more types of Python's
-    library and torch, and of the program's named tuples, dataclasses and enumerations, whose modules all ranks have imported. Everything
-    arrives as the type that it is. Nothing is pickled, because a rank does not run what another one sends.
+    It can contain dictionaries, lists, tuples, sets, tensors, arrays, numbers, texts, bytes, ``None`` and some more types of
+    Python's library and torch. The program's named tuples, dataclasses and enumerations are allowed, too, if all ranks have
+    imported their modules. Every value arrives with its own type. Nothing is pickled, so that no rank runs code that another
+    one sends.
 
     Args:
         name: the same on all ranks.
-        allow_pickle: other objects are pickled. All ranks say so, and the job has a token, so that nobody else takes part.
+        allow_pickle: pickle other objects. All ranks pass it, and the job needs a token, so that strangers cannot take part.
 
     Raises:
-        TypeError: on the root, if the object holds something else.
+        TypeError: on the root, if the object contains anything else.
         ValueError: ``allow_pickle`` in a job without a token, or on some ranks only.
-        HorovodInternalError: on the others then; or the collective failed.
+        HorovodInternalError: on the other ranks if the root fails; or the collective failed.
     """
     check_pickle("broadcast_object", allow_pickle)
     return send_object(obj, root_rank, name or "broadcast_object", process_set, allow_pickle)
@@ -62,31 +63,31 @@ def allgather_object(
     *,
     allow_pickle: bool = False,
 ) -> list[Any]:
-    """The objects of all ranks, in their order; they consist of what :func:`broadcast_object` takes.
+    """The objects of all ranks, in the order of ranks; they contain the types that :func:`broadcast_object` takes.
 
     Raises:
-        TypeError: on the rank whose object holds something else.
+        TypeError: on a rank whose object contains anything else.
         ValueError: ``allow_pickle`` in a job without a token.
-        HorovodInternalError: on the others then; or the collective failed.
+        HorovodInternalError: on the other ranks if one fails; or the collective failed.
     """
     check_pickle("allgather_object", allow_pickle)
     return gather_objects(obj, name or "allgather_object", process_set, allow_pickle)
 
 
 def check_pickle(call: str, allow_pickle: bool) -> None:
-    """Refuses pickled objects where a stranger could be a rank."""
-    # As the engine reads them: an empty one is none.
+    """Refuse pickled objects if a stranger could be a rank."""
+    # As in the engine, an empty token is none.
     if allow_pickle and not any(os.environ.get(name) for name in ("HERRINGBONE_TOKEN", "HERRINGBONE_TOKEN_FILE")):
         raise ValueError(
-            f"{call}: allow_pickle runs what other ranks send, so the job needs a token: set HERRINGBONE_TOKEN on all ranks"
+            f"{call}: allow_pickle runs code that other ranks send, so the job needs a token: set HERRINGBONE_TOKEN on all ranks"
         )
 
 
 def _packed(call: str, obj: Any, allow_pickle: bool) -> tuple[Array, int]:
-    """An object as bytes, and which form they have.
+    """An object as bytes, and their form.
 
     Raises:
-        TypeError: it holds something that does not travel.
+        TypeError: it contains something that cannot be sent.
     """
     import numpy as np
 
@@ -107,18 +108,18 @@ def _unpacked(call: str, packed: Array, form: int, rank: int, allow_pickle: bool
     if form == PLAIN:
         return plain.unpack(call, packed)
     if not allow_pickle:
-        # No failure of the job, which an elastic one would begin again for.
+        # This is no failure of the job, for which elastic training would begin again.
         raise ValueError(f"{call}: rank {rank} sent a pickled object; pass allow_pickle=True on all ranks, or on none")
     return pickle.loads(packed.tobytes())
 
 
 def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet, allow_pickle: bool = False) -> Any:
-    """The object of ``root_rank`` on every rank of the set; on the root itself the very object.
+    """The object of ``root_rank`` on every rank of the set; on the root the same object.
 
     Raises:
-        TypeError: on the root, if the object holds something that does not travel.
+        TypeError: on the root, if the object contains something that cannot be sent.
         MemoryError: on a rank that has no memory for it.
-        HorovodInternalError: on the others then; or the collective failed.
+        HorovodInternalError: on the other ranks in these cases; or the collective failed.
     """
     import numpy as np
 
@@ -145,12 +146,12 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet, al
 
 
 def gather_objects(obj: Any, name: str, process_set: ProcessSet, allow_pickle: bool = False) -> list[Any]:
-    """The objects of all ranks of the set, in their order.
+    """The objects of all ranks of the set, in the order of ranks.
 
     Raises:
-        TypeError: on the rank whose object holds something that does not travel.
+        TypeError: on a rank whose object contains something that cannot be sent.
         MemoryError: on a rank that has no memory for its own.
-        HorovodInternalError: on the others then; or the collective failed.
+        HorovodInternalError: on the other ranks in these cases; or the collective failed.
     """
     import numpy as np
 

@@ -11,7 +11,7 @@ __all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum", "cho
 
 
 class ReduceOp(enum.IntEnum):
-    """How the ranks' tensors become one; Horovod's numbers."""
+    """How the ranks' tensors are combined; the numbers are Horovod's."""
 
     AVERAGE = 0
     SUM = 1
@@ -39,10 +39,10 @@ Product = ReduceOp.PRODUCT
 
 
 def chosen_op(op: int | None, average: bool | None, frames: int = 4) -> ReduceOp:
-    """The reduction that a caller so many frames above means by ``op``, or by the older ``average``.
+    """The reduction that the caller, ``frames`` frames above, means by ``op``, or by the older ``average``.
 
     Raises:
-        ValueError: both are given, or ``op`` is none of the reductions.
+        ValueError: both are given, or ``op`` is not a reduction.
     """
     if op is not None:
         if average is not None:
@@ -58,7 +58,7 @@ def predivisor(value: float) -> float:
     """An optimizer's ``gradient_predivide_factor``.
 
     Raises:
-        TypeError, ValueError: nothing can be divided by it.
+        TypeError, ValueError: it cannot be a divisor.
     """
     number = factor("DistributedOptimizer", "gradient_predivide_factor", value)
     if number == 0:

@@ -1,4 +1,4 @@
-"""Sets of ranks that run operations of their own."""
+"""Sets of ranks that run their own operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ProcessSet", "check_set", "checked_splits", "global_process_set", "i
 class ProcessSet:
     """Ranks that run collective operations together.
 
-    Pass it to ``init(process_sets=[...])`` or ``add_process_set``, which give it its number, and then as ``process_set=`` to
+    Pass it to ``init(process_sets=[...])`` or ``add_process_set``, which set its number, and then as ``process_set=`` to
     an operation.
     """
 
@@ -22,10 +22,10 @@ class ProcessSet:
     ranks: list[int]
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
-        """Of these ranks.
+        """Make a set of these ranks.
 
         Raises:
-            ValueError: they are no ranks.
+            ValueError: they are not ranks.
         """
         wrong = "ProcessSet should be initialized with a list of process ranks or an mpi4py Comm object"
         if not isinstance(ranks_or_comm, Iterable):
@@ -40,7 +40,7 @@ class ProcessSet:
         return None if self.process_set_id is None else len(member_of(self, "ProcessSet.size").ranks)
 
     def rank(self) -> int | None:
-        """This process's number in the set; ``None`` until the set takes part.
+        """This process's rank in the set; ``None`` until the set takes part.
 
         Raises:
             ValueError: this process is not in it.
@@ -66,10 +66,10 @@ global_process_set.process_set_id = 0
 
 
 def check_set(process_set: object, call: str, argument: str = "process_set") -> None:
-    """Refuse what is no process set.
+    """Check that an argument is a process set.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is not.
     """
     if not isinstance(process_set, ProcessSet):
         kind = type(process_set).__name__
@@ -77,11 +77,11 @@ def check_set(process_set: object, call: str, argument: str = "process_set") -> 
 
 
 def member_of(process_set: ProcessSet, call: str) -> Member:
-    """What ``init`` or ``add_process_set`` have made of the set that a call is given.
+    """The registered set for a call's argument, as made by ``init`` or ``add_process_set``.
 
     Raises:
-        TypeError: it is no process set.
-        ValueError: it does not take part.
+        TypeError: the argument is no process set.
+        ValueError: it is not registered.
     """
     check_set(process_set, call)
     world, number = required(), process_set.process_set_id
@@ -92,7 +92,7 @@ def member_of(process_set: ProcessSet, call: str) -> Member:
 
 
 def index_in(process_set: ProcessSet, root_rank: int, call: str) -> int:
-    """The number in the set of a rank of the job.
+    """The rank within the set of a rank of the job.
 
     Raises:
         ValueError: the rank is not in it.

@@ -1,4 +1,4 @@
-"""The ``HOROVOD_*`` variables: those that mean something here, and one line about those that do not."""
+"""The ``HOROVOD_*`` variables: the ones that have an effect here, and one warning about the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import ConfigError
 __all__ = ["EFFECTIVE", "LOG_LEVELS", "Settings", "pass_on_log_level", "variables_without_effect"]
 
 LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error", "FATAL": "off"}
-"""Horovod's levels, and what they are for the engine."""
+"""Horovod's log levels, and the engine's levels for them."""
 
 READ = """AUTOTUNE AUTOTUNE_LOG AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_WARMUP_SAMPLES CACHE_CAPACITY CYCLE_TIME DISABLE_GROUP_FUSION
 DYNAMIC_PROCESS_SETS ELASTIC ELASTIC_MIN_NP ELASTIC_TIMEOUT FUSION_THRESHOLD GLOO_TIMEOUT_SECONDS HOSTNAME LOG_LEVEL
@@ -19,12 +19,12 @@ STALL_CHECK_DISABLE STALL_CHECK_TIME_SECONDS STALL_SHUTDOWN_TIME_SECONDS TIMELIN
 OF_LAUNCHERS = "RANK SIZE CROSS_RANK CROSS_SIZE LOCAL_RANK LOCAL_SIZE CALLED FOLDER WORKER"
 
 EFFECTIVE = frozenset(f"HOROVOD_{name}" for name in f"{READ} {OF_LAUNCHERS}".split())
-"""The variables that change what happens, or that say what is known anyway."""
+"""The variables that have an effect, or that only repeat known facts."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the variables ask for, in this module's units: seconds and bytes."""
+    """The values of the variables, in seconds and bytes."""
 
     cycle_time: float = 0.001
     fusion_threshold: int = 128 << 20
@@ -46,10 +46,10 @@ class Settings:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """What these variables say; a value that is no number is an error.
+        """The settings from these variables.
 
         Raises:
-            ConfigError: a variable has a value that cannot be.
+            ConfigError: a variable has an invalid value, such as one that is no number.
         """
         reader = _Reader(environment)
         timeline = environment.get("HOROVOD_TIMELINE") or None
@@ -94,18 +94,18 @@ class _Reader:
         return value
 
     def flag(self, name: str) -> bool:
-        """As Horovod does it: any number above 0 is yes, and so is ``true``."""
+        """A flag as Horovod reads it: any number above 0 and ``true`` mean yes."""
         text = self._environment.get("HOROVOD_" + name, "").strip().lower()
         return text == "true" or (text.isdigit() and int(text) > 0)
 
 
 def pass_on_log_level() -> None:
-    """Let the engine say as much as Horovod would, unless it was told by itself."""
+    """Set the engine's log level to Horovod's, if the engine's own is not set."""
     level = os.environ.get("HOROVOD_LOG_LEVEL", "").strip().upper()
     if level in LOG_LEVELS:
         os.environ.setdefault("HERRINGBONE_LOG", LOG_LEVELS[level])
 
 
 def variables_without_effect(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The ``HOROVOD_*`` variables that are set and change nothing here."""
+    """The ``HOROVOD_*`` variables that are set and have no effect here."""
     return sorted(name for name in environment if name.startswith("HOROVOD_") and name not in EFFECTIVE)

@@ -1,4 +1,4 @@
-"""Small things that programs import from Horovod's module of this name."""
+"""Small functions that programs import from Horovod's module of this name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def env(**variables: str) -> Iterator[None]:
-    """Environment variables for the time of a block."""
+    """Set environment variables for the duration of a block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -29,12 +29,12 @@ def env(**variables: str) -> Iterator[None]:
 
 
 def split_list(items: Sequence[T], num_parts: int) -> list[list[T]]:
-    """At most so many parts, of lengths that differ by one at most."""
+    """At most ``num_chunks`` parts, whose lengths differ by at most one."""
     shares = [len(items) * at // num_parts for at in range(num_parts + 1)]
     parts = [list(items[begin:end]) for begin, end in pairwise(shares)]
     return [part for part in parts if part]
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether Adasum does it with so many ranks."""
+    """Whether Adasum supports this number of ranks."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0

@@ -1,4 +1,4 @@
-"""What :func:`init` has made: this process's place in the job, and a controller for each process set that it is in."""
+"""The state made by :func:`init`: this process's place in the job, and a controller for each process set that it is in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Member", "Place", "World", "current", "enter", "leave", "required"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is: among those of its host, and among those with its local rank on the other hosts."""
+    """The place of a rank: within its host, and among the ranks with its local rank on all hosts."""
 
     local_rank: int
     local_size: int
@@ -47,19 +47,19 @@ class Place:
 
 @dataclass
 class Member:
-    """A process set, as this process knows it."""
+    """A process set, from this process's point of view."""
 
     ranks: tuple[int, ...]
     controller: Controller | None
-    """``None`` where this process is not in the set."""
+    """``None`` if this process is not in the set."""
     communicator: Communicator | None
     unnamed: Counter[str] = field(default_factory=Counter)
     """How many operations of each kind came without a name."""
     residuals: Residuals = field(default_factory=Residuals)
-    """What codecs lose of tensors that a program reduces by name, and not by an optimizer."""
+    """The residuals of tensors that a program reduces by name, without an optimizer."""
 
     def close(self) -> None:
-        """End its controller: operations under way fail, on all ranks of the set."""
+        """End its controller: running operations fail, on all ranks of the set."""
         try:
             if self.controller is not None:
                 self.controller.shutdown()
@@ -72,10 +72,10 @@ class World:
     """The state between ``init`` and ``shutdown``."""
 
     def __init__(self, job: Communicator, ranks: Sequence[int] | None, settings: Settings) -> None:
-        """Join with ``ranks`` of ``job``, all if they are left out; those ranks do the same."""
+        """Join with ``ranks`` of ``job``, by default all; these ranks do the same."""
         self.job, self.settings = job, settings
         self._of_job = tuple(ranks) if ranks else tuple(range(job.size))
-        """The job's number of each rank here."""
+        """The rank in the job of each rank here."""
         if job.rank not in self._of_job:
             raise ValueError(f"init: this is rank {job.rank}, which is not one of comm={list(self._of_job)}")
         self.rank, self.size = self._of_job.index(job.rank), len(self._of_job)
@@ -83,18 +83,18 @@ class World:
         self._ids: Iterator[int] = itertools.count()
         first = next(self._ids)
         everybody = job.subgroup(self._of_job)
-        # Before a controller has the communicator: what it calls is its own.
+        # This comes before a controller has the communicator, because then only the controller calls it.
         self.place = Place.among(hosts_of(everybody, os.environ.get("HOROVOD_HOSTNAME")), self.rank)
         self.sets[first] = Member(tuple(range(self.size)), self._controller(everybody), everybody)
 
     def add(self, ranks: Sequence[int]) -> int | None:
-        """The number of a new process set; ``None`` if there is one of these ranks. All ranks do it in the same order."""
+        """The number of a new process set; ``None`` if one of these ranks exists. All ranks call this in the same order."""
         ranks = tuple(sorted(ranks))
         if any(known.ranks == ranks for known in self.sets.values()):
             return None
         outside = [rank for rank in ranks if not 0 <= rank < self.size]
         if outside or not ranks or len(set(ranks)) < len(ranks):
-            raise ValueError(f"a process set of ranks {list(ranks)}: they are different ranks below {self.size}, one at least")
+            raise ValueError(f"a process set of ranks {list(ranks)}: pass at least one rank, all different and below {self.size}")
         number = next(self._ids)
         if self.rank in ranks:
             communicator = self.job.subgroup([self._of_job[rank] for rank in ranks])
@@ -125,7 +125,7 @@ class World:
         )
 
     def end(self) -> list[Exception]:
-        """End all controllers, and return what goes wrong; the job goes on, for the next ``init``."""
+        """End all controllers, and return their errors; the job continues, for the next ``init``."""
         members = [self.sets.pop(number) for number in reversed(list(self.sets))]
         return close_each(members)
 
@@ -142,7 +142,7 @@ def required() -> World:
     """The state.
 
     Raises:
-        ValueError: nobody has called ``init``, or somebody has called ``shutdown`` since.
+        ValueError: ``init`` was not called, or ``shutdown`` was called since then.
     """
     if _world is None:
         raise ValueError("Horovod has not been initialized; use hvd.init().")

@@ -1,4 +1,4 @@
-"""Horovod's interface for numpy arrays: that of ``horovod.mxnet``, without MXNet.
+"""Horovod's interface for numpy arrays: the interface of ``horovod.mxnet``, without MXNet.
 
 ``import herringbone.horovod.numpy as hvd``. Operations are synchronous, and take a ``priority``.
 """

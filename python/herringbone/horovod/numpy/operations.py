@@ -46,9 +46,9 @@ def _allreduce(
     """Reduce ``array`` over all ranks, into a new array.
 
     Args:
-        average: the older way to say ``op``: ``Average`` or ``Sum``.
-        name: which array it is; ranks may reduce their arrays in different orders.
-        priority: of arrays that are ready, those of a higher one go first.
+        average: the older form of ``op``: ``Average`` or ``Sum``.
+        name: identifies the array, so that ranks can reduce their arrays in different orders.
+        priority: ready arrays of a higher priority are reduced first.
         prescale_factor: each rank's array is multiplied by it first.
         postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
@@ -73,7 +73,7 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Array]:
-    """Like :func:`allreduce` for several arrays, none of which is reduced before all are there."""
+    """Like :func:`allreduce` for several arrays, which are reduced only once all are there."""
     more = reduction(call, chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     return _run(call, arrays, name, process_set, priority=priority, **more)
 
@@ -93,7 +93,7 @@ def grouped_allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Like :func:`allgather` for several arrays, none of which travels before all are there."""
+    """Like :func:`allgather` for several arrays, which are sent only once all are there."""
     return _run("grouped_allgather", arrays, name, process_set, priority=priority)
 
 
@@ -124,7 +124,7 @@ def alltoall(
     """The parts of all ranks' arrays for this rank; with ``splits`` also how many rows came from each rank.
 
     Args:
-        splits: how many rows go to each rank, in their order; equal parts if it is left out.
+        splits: how many rows each rank gets, in the order of ranks; by default equal parts.
     """
     refuse_masked("alltoall", array)
     array = np.asarray(array)
@@ -143,7 +143,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """Reduce ``array`` and return this rank's part of the first dimension; the first ranks may have one row more."""
+    """Reduce ``array`` and return this rank's part of the first dimension; the first ranks can have one row more."""
     more = reduction("reducescatter", ReduceOp(op), prescale_factor, postscale_factor, process_set)
     return _run("reducescatter", [array], name, process_set, priority=priority, **more)[0]
 
@@ -157,16 +157,16 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """Like :func:`reducescatter` for several arrays, none of which is reduced before all are there."""
+    """Like :func:`reducescatter` for several arrays, which are reduced only once all are there."""
     more = reduction("grouped_reducescatter", ReduceOp(op), prescale_factor, postscale_factor, process_set)
     return _run("grouped_reducescatter", arrays, name, process_set, priority=priority, **more)
 
 
 def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: ProcessSet, **more: Any) -> list[Array]:
-    """Make a call, whose name says all about it: ``grouped_`` takes several arrays, and ``_`` at its end is in place.
+    """Make a call, which its name describes: ``grouped_`` takes several arrays, and a trailing ``_`` means in place.
 
     Args:
-        more: as for the controller's ``submit``; what folds has an ``op``.
+        more: as for the controller's ``submit``; reductions have an ``op``.
     """
     grouped, in_place = is_grouped(call), call.endswith("_")
     of_same_size = operation_of(call) in ("allreduce", "broadcast")
@@ -196,7 +196,7 @@ def _folded(call: str, array: Array) -> str:
 
 
 def _finish(array: Array, output: Array | None) -> Finish:
-    """What makes the caller's array of the result; an alltoall has the received lengths, too."""
+    """A function that turns the result into the caller's array; an alltoall returns the received lengths, too."""
     kind, rows = array.dtype, array.shape[1:]
 
     def finish(result: Any) -> Any:

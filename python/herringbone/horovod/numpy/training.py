@@ -1,4 +1,4 @@
-"""Training with numpy arrays: parameters, gradients and optimizers as ``horovod.mxnet`` has them."""
+"""Training with numpy arrays: parameters, gradients and optimizers as in ``horovod.mxnet``."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = [
 
 
 class Optimizer(Protocol):
-    """What changes weights by gradients, in place."""
+    """An optimizer that changes weights by gradients, in place."""
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> Any:
-        """Change ``weight`` by ``grad``; ``index`` says which parameter it is, or which, where they are lists."""
+        """Change ``weight`` by ``grad``; ``index`` identifies the parameter. All three can be lists."""
 
 
 @dataclass
 class Parameter:
-    """A weight and its gradient, of one shape; ``None`` until the first batch says which."""
+    """A weight and its gradient, of the same shape; ``None`` until the first batch determines the shape."""
 
     data: Array | None
     grad: Array | None = None
 
 
 class DistributedOptimizer:
-    """An optimizer whose gradients are summed over all ranks first; other attributes are those of the optimizer."""
+    """An optimizer whose gradients are summed over all ranks first. It passes other attributes on to the optimizer."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class DistributedOptimizer:
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """Around ``optimizer``.
+        """Wrap ``optimizer``.
 
         Args:
             gradient_predivide_factor: gradients are divided by it before the sum, and by the rest of the average after it.
-            num_groups: how many groups of gradients are reduced together, where ``update`` gets lists.
+            num_groups: how many groups of gradients are reduced together, if ``update`` gets lists.
             process_set: the ranks that take part.
         """
         check_set(process_set, "DistributedOptimizer")
@@ -63,7 +63,7 @@ class DistributedOptimizer:
         return getattr(self._optimizer, name)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> Any:
-        """Average the gradients over the ranks, in place, and let the optimizer do its part."""
+        """Average the gradients over the ranks, in place, and let the optimizer update the weights."""
         several = isinstance(index, (tuple, list))
         named = [(str(at), gradient) for at, gradient in (zip(index, grad, strict=True) if several else [(index, grad)])]
         _average(named, self._num_groups if several else 0, self._predivide, self._process_set)
@@ -89,18 +89,18 @@ class DistributedTrainer:
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """For these parameters.
+        """Train these parameters.
 
         Args:
-            optimizer: what :meth:`step` calls for each of them.
-            optimizer_params: attributes that it gets, such as its learning rate.
+            optimizer: :meth:`step` calls it for each parameter.
+            optimizer_params: attributes to set on it, such as its learning rate.
             gradient_predivide_factor: gradients are divided by it before the sum, and by the rest of the average after it.
-            prefix: of the names of gradients, where several trainers run.
+            prefix: the prefix of gradients' names, if several trainers run.
             num_groups: how many groups of gradients are reduced together.
             process_set: the ranks that take part.
 
         Raises:
-            TypeError: ``optimizer`` is already distributed, so gradients would be averaged twice.
+            TypeError: ``optimizer`` is a DistributedOptimizer already, so gradients would be averaged twice.
         """
         if isinstance(optimizer, DistributedOptimizer):
             raise TypeError("DistributedTrainer takes the optimizer itself: a DistributedOptimizer would average gradients again")
@@ -136,10 +136,10 @@ def broadcast_parameters(params: Mapping[str, Array | Parameter], root_rank: int
 
     Args:
         params: arrays or parameters by name, the same names on all ranks.
-        prefix: of the names, where several models are sent.
+        prefix: the prefix of the names, if several models are sent.
 
     Raises:
-        ValueError: ``params`` is something else.
+        ValueError: ``params`` is neither.
     """
     if not isinstance(params, Mapping):
         raise ValueError(f"invalid params of type: {type(params)}")
@@ -154,7 +154,7 @@ def broadcast_parameters(params: Mapping[str, Array | Parameter], root_rank: int
 
 
 def _average(named: list[tuple[str, Array]], num_groups: int, predivide: float, process_set: ProcessSet) -> None:
-    """Average gradients in place, the first ones first: the next batch needs them soonest."""
+    """Average gradients in place, the first parameters' first, because the next batch needs them soonest."""
     if size() == 1 or not named:
         return
     about: dict[str, Any] = {"op": Average, "process_set": process_set}

@@ -1,4 +1,4 @@
-"""Fewer bytes for a gradient: what is done to it before it travels, and undone afterwards."""
+"""Fewer bytes for a gradient: it is compressed before it is sent, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "Non
 
 
 class Compressor:
-    """What a compression does; programs may bring their own."""
+    """The interface of a compression; programs can define their own."""
 
     codec: str | None = None
-    """The codec by which the engine compresses inside of the operation, if it does."""
+    """The codec with which the engine compresses inside of the operation, if it does."""
     correction: Mapping[str, Any] | None = None
-    """What an optimizer does to gradients before the codec, if anything: see :meth:`Compression.corrected`."""
+    """The correction that an optimizer applies to gradients before the codec, if any: see :meth:`Compression.corrected`."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor that travels, and what :meth:`decompress` needs."""
+        """The tensor to send, and a context for :meth:`decompress`."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor as the caller knows it."""
+        """The tensor in its original form."""
         raise NotImplementedError
 
 
 class NoneCompressor(Compressor):
-    """Nothing is done."""
+    """No compression."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -48,7 +48,7 @@ class NoneCompressor(Compressor):
 
 
 class _Narrower(Compressor):
-    """Floating point numbers travel as ``narrow``, and come back as what they were."""
+    """Floating-point numbers are sent as ``narrow``, and then have their own type again."""
 
     narrow: torch.dtype
 
@@ -66,22 +66,22 @@ class _Narrower(Compressor):
 
 
 class FP16Compressor(_Narrower):
-    """Floating point numbers travel as ``float16``."""
+    """Floating-point numbers are sent as ``float16``."""
 
     narrow = torch.float16
 
 
 class BF16Compressor(_Narrower):
-    """Floating point numbers travel as ``bfloat16``: less exact than ``float16``, and with the range of ``float32``."""
+    """Floating-point numbers are sent as ``bfloat16``: less exact than ``float16``, but with the range of ``float32``."""
 
     narrow = torch.bfloat16
 
 
 def codec_of(compression: Any, tensor: torch.Tensor, op: int) -> str:
-    """The codec of an allreduce of this tensor: other types than float32 and other operations are sent whole.
+    """The codec for an allreduce of this tensor; types other than float32 and other operations are sent uncompressed.
 
     Raises:
-        ValueError: the compression keeps something from step to step, which is for an optimizer.
+        ValueError: the compression keeps state from step to step, so only an optimizer can use it.
     """
     if getattr(compression, "correction", None) is not None:
         raise ValueError(
@@ -97,11 +97,11 @@ def coded(codec: str) -> type[Compressor]:
 
 
 class Compression:
-    """The compressions that are there.
+    """The available compressions.
 
-    ``none``, ``fp16`` and ``bf16`` are Horovod's: tensors become narrower before they travel. All others are codecs of the engine,
-    for sums and averages of float32; other tensors are sent whole. Messages become shorter, sums are of float32, and what is lost of
-    a tensor goes with what is sent next under its name. ``docs/compression.md`` has the codecs.
+    ``none``, ``fp16`` and ``bf16`` are Horovod's: tensors are converted to the narrower type before they are sent. All others
+    are codecs of the engine, for sums and averages of float32; other tensors are sent uncompressed. Messages become shorter,
+    sums stay float32, and each named tensor has error feedback. ``docs/compression.md`` describes the codecs.
     """
 
     none = NoneCompressor
@@ -113,22 +113,22 @@ class Compression:
 
     @staticmethod
     def onebit(threshold: float = 0.0) -> type[Compressor]:
-        """+1 for what exceeds the threshold, else -1."""
+        """+1 for elements above the threshold, else -1."""
         return coded(f"onebit:{float(threshold)!r}")
 
     @staticmethod
     def twobit(threshold: float = 0.5) -> type[Compressor]:
-        """The threshold with its sign for what reaches it, else 0."""
+        """Plus or minus the threshold for elements that reach it, else 0."""
         return coded(f"twobit:{float(threshold)!r}")
 
     @staticmethod
     def topk(share: float = 0.01) -> type[Compressor]:
-        """The share of the elements that is largest."""
+        """This share of the elements: the largest ones."""
         return coded(f"topk:{float(share)!r}")
 
     @staticmethod
     def randomk(share: float = 0.01) -> type[Compressor]:
-        """A share of the elements that all ranks draw alike."""
+        """This share of the elements, drawn at random but the same on all ranks."""
         return coded(f"randomk:{float(share)!r}")
 
     @staticmethod
@@ -141,27 +141,29 @@ class Compression:
         follows_rate: bool = False,
         masking: bool = False,
     ) -> type[Compressor]:
-        """A codec of the engine for :func:`DistributedOptimizer`, with gradients that are corrected before it.
+        """A codec of the engine for :func:`DistributedOptimizer`, with corrections of gradients before it.
 
         Args:
             compression: the codec, such as ``Compression.topk(0.01)``.
-            momentum: each rank sums up its gradients with it before they are coded (momentum correction of Deep Gradient Compression).
-                The optimizer is ``torch.optim.SGD`` without momentum then. It needs gradients that no ``GradScaler`` has scaled.
-            nesterov: Nesterov's momentum, as BytePS has it.
-            warmup_steps: in so many steps the share of ``topk`` or ``randomk`` falls from 1/4 in four stages.
+            momentum: each rank accumulates its gradients with it before they are coded (momentum correction of Deep Gradient
+                Compression). The optimizer must be ``torch.optim.SGD`` without momentum, and no ``GradScaler`` may scale
+                gradients.
+            nesterov: Nesterov's momentum, as in BytePS.
+            warmup_steps: the number of steps in which the share of ``topk`` or ``randomk`` falls from 1/4, in four stages.
             follows_rate: if the optimizer's learning rate falls, residuals grow by the old rate over the new one, as in BytePS.
-            masking: with ``topk`` or ``randomk`` the velocity of an element that was sent begins anew (momentum factor masking).
+            masking: with ``topk`` or ``randomk`` the velocity of a sent element restarts from zero (momentum factor masking).
 
         Raises:
-            TypeError, ValueError: a number makes no sense, or the compression is no codec of the engine, or is corrected already.
+            TypeError, ValueError: a number makes no sense, or the compression is no codec of the engine or has corrections
+            already.
         """
         if getattr(compression, "codec", None) is None:
             raise ValueError(
-                "Compression.corrected: the compression is no codec of the engine; pass one, such as Compression.topk(0.01)"
+                "Compression.corrected: the compression is not a codec of the engine; pass one, such as Compression.topk(0.01)"
             )
         if getattr(compression, "correction", None) is not None:
             raise ValueError(
-                "Compression.corrected: the compression is corrected already; pass the codec alone, with all corrections in one call"
+                "Compression.corrected: the compression has corrections already; pass the codec alone, with all corrections in one call"
             )
         correction: dict[str, Any] = {
             "momentum": momentum,

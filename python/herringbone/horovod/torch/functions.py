@@ -25,7 +25,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         params: ``model.state_dict()``, or a list of parameters or of pairs such as ``list(model.named_parameters())``.
 
     Raises:
-        ValueError: ``params`` is none of these, or there is no such rank.
+        ValueError: ``params`` is none of these, or the rank does not exist.
     """
     index_in(global_process_set, root_rank, "broadcast_parameters")
     if isinstance(params, Mapping):
@@ -46,14 +46,14 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None) -> None:
-    """Give every rank the optimizer's state and options of ``root_rank``; optimizers that have not stepped yet, too.
+    """Give every rank the optimizer's state and options of ``root_rank``, even if the optimizer has not made a step yet.
 
     Args:
         model: not needed; Horovod's programs pass it.
 
     Raises:
-        ValueError: it is an L-BFGS, whose state only fits the rank that it is of, or there is no such rank.
-        TypeError: it is no optimizer of torch.
+        ValueError: the optimizer is L-BFGS, whose state fits only its own rank, or the rank does not exist.
+        TypeError: it is not an optimizer of torch.
     """
     index_in(global_process_set, root_rank, "broadcast_optimizer_state")
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -62,7 +62,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     state = optimizer.state_dict()
     if not state["state"]:
-        # As in Horovod, whose programs may count on it: an optimizer that has not stepped gets gradients of zeros.
+        # As in Horovod, whose programs can rely on it: an optimizer that has not made a step gets gradients of zeros.
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad and parameter.grad is None:
@@ -73,7 +73,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 
 
 def load_in_place(optimizer: torch.optim.Optimizer, state: Any) -> None:
-    """Let the optimizer take a state, and keep the groups' dictionaries: a learning rate's schedule holds them, too."""
+    """Load a state into the optimizer, and keep the groups' dictionaries, because a learning rate's schedule refers to them."""
     groups, states = optimizer.param_groups, optimizer.state
     torch.optim.Optimizer.load_state_dict(optimizer, state)
     for group, new in zip(groups, optimizer.param_groups, strict=True):

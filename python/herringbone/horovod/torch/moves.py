@@ -42,7 +42,7 @@ def allgather(tensor: torch.Tensor, name: str | None = None, process_set: Proces
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Like :func:`allgather_async` for several tensors, none of which travels before all are there."""
+    """Like :func:`allgather_async` for several tensors, which are sent only once all are there."""
     call = "grouped_allgather_async"
     return _begin_allgather(call, tensors_of(call, tensors), name, process_set)
 
@@ -105,7 +105,7 @@ def alltoall_async(
     """Begin to send each rank a part of ``tensor``; returns a handle, whose result is a tensor and the received lengths.
 
     Args:
-        splits: how many rows go to each rank, in their order; equal parts if it is left out.
+        splits: how many rows each rank gets, in the order of ranks; by default equal parts.
     """
     tensor = tensor_of("alltoall", tensor).detach()
     kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
@@ -115,7 +115,7 @@ def alltoall_async(
     def finish(result: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return whole(result), torch.tensor(list(result.received_splits), dtype=kind)
 
-    # Rows that go to nobody stay here.
+    # Rows that no rank gets stay here.
     operand = operand_of("alltoall", tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
     return start(process_set, "alltoall", name, [operand], splits=lengths)
 
@@ -131,7 +131,7 @@ def alltoall(
 
 
 def _rows(tensor: torch.Tensor) -> int:
-    """How many rows a tensor has that can be sent; others, such as nested ones, have no number of rows."""
+    """The number of rows of a tensor that can be sent; other tensors, such as nested ones, have none."""
     check_cpu(tensor)
     return tensor.shape[0] if tensor.dim() else 1
 
@@ -172,7 +172,7 @@ class _Allgather(torch.autograd.Function):
 
 
 class _Broadcast(torch.autograd.Function):
-    """The root's gradient is the average of all ranks' gradients; the others' tensors do not count."""
+    """The root's gradient is the average of all ranks' gradients; the other ranks' tensors get zeros."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
@@ -186,7 +186,7 @@ class _Broadcast(torch.autograd.Function):
 
 
 class _Alltoall(torch.autograd.Function):
-    """The gradients go back the way that the parts came."""
+    """The gradients are sent back the way that the parts came."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Any:

@@ -1,4 +1,4 @@
-"""An optimizer whose gradients are those of all ranks."""
+"""An optimizer that uses the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Passes:
-    """``optimizer`` with steps of all ranks' gradients: each is reduced as soon as ``backward()`` has it.
+    """Make ``optimizer`` step with all ranks' gradients. Each gradient is reduced as soon as ``backward()`` has computed it.
 
-    The result is of a class that inherits the optimizer's, and shares its parameters, options and state.
+    The result's class inherits the optimizer's, and shares its parameters, options and state.
 
     Args:
-        named_parameters: usually ``model.named_parameters()``: by these names the ranks' gradients find each other.
-        compression: what is done to gradients before they travel.
-        backward_passes_per_step: how many ``backward()`` come before each ``step()``.
+        named_parameters: usually ``model.named_parameters()``; ranks match gradients by these names.
+        compression: how gradients are compressed before they are sent.
+        backward_passes_per_step: how many ``backward()`` calls come before each ``step()``.
         op: how gradients are reduced.
         gradient_predivide_factor: with ``Average``, gradients are divided by it before the sum, and by the rest after it.
         num_groups: the older name of ``groups``.
-        groups: how many groups of gradients are reduced together, or these groups of parameters.
-        sparse_as_dense: whether sparse gradients are made dense to travel.
+        groups: the number of groups of gradients that are reduced together, or a list of such groups of parameters.
+        sparse_as_dense: whether sparse gradients are sent as dense ones.
         process_set: the ranks that take part.
 
     Raises:
         ValueError: names are missing or not unique, or arguments do not fit each other.
-        TypeError: ``optimizer`` is none of torch's, or this has made it already.
-        NotImplementedError: Adasum does not do it with these ranks.
+        TypeError: ``optimizer`` is not one of torch's, or is a DistributedOptimizer already.
+        NotImplementedError: Adasum does not support these ranks.
     """
     check_set(process_set, "DistributedOptimizer")
     _check_optimizer(optimizer)
@@ -87,7 +87,7 @@ def DistributedOptimizer(
         kind = _MergingSteps
     made: Any = type(type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__})
     wrapped: Passes = made.__new__(made)
-    # A learning rate's schedule has put its own `step` into the optimizer, which would go past this one.
+    # A learning rate's schedule has put its own `step` into the optimizer, which would bypass this one.
     vars(wrapped).update({name: value for name, value in vars(optimizer).items() if name != "step"})
     wrapped._parameter_names = _named(optimizer, named_parameters)
     wrapped._compression = compression
@@ -103,12 +103,12 @@ def DistributedOptimizer(
 
 
 class _Reducing(Passes):
-    """The gradients are reduced, and then the optimizer makes its step."""
+    """Reduces the gradients, and then lets the optimizer make its step."""
 
     def _begin(self, passes: int, groups: Groups | None) -> None:
         super()._begin(passes, groups)
         self._handles: dict[Any, tuple[Any, Any]] = {}
-        """Of each parameter, or tuple of parameters: its running operation, and what undoes its compression."""
+        """For each parameter, or tuple of parameters: its running operation, and the context for decompressing it."""
         self._synchronized = False
         self._should_synchronize = True
         self._begun = False
@@ -117,14 +117,14 @@ class _Reducing(Passes):
         self._group_of: dict[torch.Tensor, tuple[torch.Tensor, ...]] = {}
         self._here: dict[tuple[torch.Tensor, ...], int] = {}
         world = required()
-        # A correction applies to one rank, too: the optimizer has no momentum of its own then.
+        # A correction also applies with one rank, because the optimizer has no momentum of its own then.
         if self._process_set.included() and (world.size > 1 or world.settings.elastic or self._corrector is not None):
             if groups:
                 self._form(groups)
             self._watch()
 
     def _form(self, groups: Groups) -> None:
-        """Which parameters' gradients are reduced together: on all ranks as rank 0 orders them."""
+        """The parameters whose gradients are reduced together: on all ranks in rank 0's order."""
         parameters = [each for group in self.param_groups for each in group["params"] if each.requires_grad]
         first = self._process_set.ranks[0]
         order = broadcast_object([self._parameter_names[each] for each in parameters], first, process_set=self._process_set)
@@ -160,7 +160,7 @@ class _Reducing(Passes):
         if tensor.is_sparse and not self._sparse_as_dense:
             if self._corrector is not None:
                 raise ValueError(
-                    f"DistributedOptimizer: the gradient of {name} is sparse, and Compression.corrected is for dense ones; pass "
+                    f"DistributedOptimizer: the gradient of {name} is sparse, but Compression.corrected is for dense ones; pass "
                     "sparse_as_dense=True, or the codec alone"
                 )
             return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
@@ -184,7 +184,7 @@ class _Reducing(Passes):
         return self._compression.compress(dense)
 
     def _how(self) -> dict[str, Any]:
-        """What all reductions share; only averages are divided before and multiplied after."""
+        """The common arguments of all reductions; only averages are divided before and multiplied after."""
         divisor = self._predivide if self._op == Average else 1.0
         if self._corrector is not None and not self._begun:
             self._step_compression = coded(self._corrector.begin(self._steps, self._residuals, self))
@@ -206,7 +206,7 @@ class _Reducing(Passes):
                 self._take_all()
                 self._steps += self._begun
             finally:
-                # Gradients that could not be reduced may not stay, nor the step that they are of: the next step is about others.
+                # Gradients that could not be reduced must not stay, and neither must their step: the next step has other gradients.
                 self._handles = {}
                 self._here = dict.fromkeys(self._here, 0)
                 self._begun = False
@@ -214,7 +214,7 @@ class _Reducing(Passes):
         self._synchronized = True
 
     def _reduce_what_is_left(self) -> None:
-        """Also of parameters that had no gradient here: other ranks wait for them."""
+        """Also reduce parameters that had no gradient here, because other ranks wait for them."""
         self._watch_new()
         begun = {each for key in self._handles for each in (key if isinstance(key, tuple) else (key,))}
         late = [each for each in self._watched if each not in begun]
@@ -226,7 +226,7 @@ class _Reducing(Passes):
                 self._handles[parameter] = self._reduce(parameter)
 
     def _take_all(self) -> None:
-        """Wait for all reductions, also where one fails: the next step's have the same names."""
+        """Wait for all reductions, even if one fails, because the next step's have the same names."""
         waiting = deque(self._handles.items())
         try:
             while waiting:
@@ -250,7 +250,7 @@ class _Reducing(Passes):
             self._set_gradient(parameter, self._compression.decompress(synchronize(handle), context))
 
     def _mask(self, parameter: Any) -> None:
-        """Mask the velocities of what a reduction has sent, by the names under which that keeps residuals."""
+        """Mask the velocities of the elements that a reduction has sent, by the names of its residuals."""
         if self._corrector is None or not self._corrector.masks:
             return
         members = parameter if isinstance(parameter, tuple) else (parameter,)
@@ -271,7 +271,7 @@ class _Reducing(Passes):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Inside of it ``step()`` does not synchronize, since the program has."""
+        """Inside this block ``step()`` does not synchronize, because the program has."""
         self._should_synchronize = False
         try:
             yield
@@ -298,7 +298,7 @@ class _Reducing(Passes):
         super().zero_grad(*arguments, **named)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Take a state, and forget the operations that run, and the step that they are of. The steps of corrections stay."""
+        """Load a state, and forget the running operations and their step. The number of steps of corrections stays."""
         self._handles.clear()
         self._here = dict.fromkeys(self._here, 0)
         self._begun = False
@@ -320,10 +320,10 @@ class _MergingSteps(Passes):
         self._stepped = False
 
     def synchronize(self) -> None:
-        """Nothing: there is something to wait for only in the step."""
+        """Do nothing, because only the step has something to wait for."""
 
     def skip_synchronize(self) -> NoReturn:
-        """Not with Adasum.
+        """Not supported with Adasum.
 
         Raises:
             AssertionError: always.
@@ -331,7 +331,7 @@ class _MergingSteps(Passes):
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make this rank's step, and then the merged one in its place."""
+        """Make this rank's step, and replace it by the merged one."""
         loss = closure() if closure is not None else None
         self._watch_new()
         starts = [_start_of(each) for each in self._watched]
@@ -351,7 +351,7 @@ class _MergingSteps(Passes):
         """Forget the gradients.
 
         Raises:
-            AssertionError: no step was made with them, though as many passes as it takes are done.
+            AssertionError: no step was made with them, although all backward passes for it are done.
         """
         if not self._stepped and any(left == 0 for left in self._left.values()):
             raise AssertionError(ZEROED_TOO_EARLY)
@@ -359,33 +359,33 @@ class _MergingSteps(Passes):
 
 
 def _start_of(parameter: torch.Tensor) -> torch.Tensor:
-    """Where a step begins that has a gradient, or what stands for it where there is no memory for either."""
+    """The values at the begin of a step for a parameter with a gradient; a placeholder if memory for them is lacking."""
     gradient = gradient_of(parameter)
     return gradient if isinstance(gradient, Lacking) else or_lacking(parameter.detach().clone, parameter, parameter.dtype)
 
 
 def _moved(parameter: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """How far a step has gone."""
+    """How far a step has moved a parameter."""
     return start if isinstance(start, Lacking) else or_lacking(lambda: parameter - start, parameter, parameter.dtype)
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Refuse what no step of all ranks' gradients can be made of.
+    """Check that an optimizer can be made distributed.
 
     Raises:
-        TypeError: as :func:`DistributedOptimizer` says.
+        TypeError: as in :func:`DistributedOptimizer`.
     """
     if isinstance(optimizer, Passes):
         raise TypeError(
             "DistributedOptimizer: the optimizer is a DistributedOptimizer already, so its gradients would be reduced twice; pass the "
-            "optimizer that it was made of"
+            "optimizer that it was made from"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"DistributedOptimizer: optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
 
 
 def _corrector_of(compression: type[Compressor], optimizer: torch.optim.Optimizer, op: int) -> Corrector | None:
-    """What is done to gradients before the codec, if anything.
+    """The correction of gradients before the codec, if any.
 
     Raises:
         ValueError: it does not fit the operation.
@@ -396,7 +396,7 @@ def _corrector_of(compression: type[Compressor], optimizer: torch.optim.Optimize
         return None
     if op not in (Average, Sum):
         raise ValueError(
-            "DistributedOptimizer: Compression.corrected is for op=Average and op=Sum; other operations are not coded"
+            "DistributedOptimizer: Compression.corrected is for op=Average and op=Sum; other operations are not compressed"
         )
     corrector = Corrector("DistributedOptimizer", str(compression.codec), **correction)
     corrector.check_momentum(optimizer)
@@ -437,10 +437,10 @@ def _named(
 
 
 def _checked(groups: Groups | None) -> Groups | None:
-    """``groups``, if they can be.
+    """``groups``, after a check.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: they are invalid.
     """
     if groups is None:
         return None

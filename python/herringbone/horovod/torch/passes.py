@@ -1,4 +1,4 @@
-"""Which gradients of an optimizer are there: each after as many backward passes as a step takes."""
+"""Tracks which gradients of an optimizer are ready: each is after a step's number of backward passes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ TOO_MANY_PASSES = (
 
 
 class Passes(torch.optim.Optimizer):
-    """What both kinds of optimizers have in common: they count backward passes, and refuse what would lose gradients."""
+    """The common part of both kinds of optimizers: they count backward passes, and refuse calls that would lose gradients."""
 
     _parameter_names: dict[torch.Tensor, str]
     _left: dict[torch.Tensor, int]
-    """How many passes each parameter's gradient still gets before it is reduced."""
+    """How many more passes each parameter's gradient gets before it is reduced."""
     _compression: type[Compressor]
     _residuals: Residuals
     _corrector: Corrector | None
-    """What is done to gradients before the codec, if anything."""
+    """The correction of gradients before the codec, if any."""
     _steps: int
     _process_set: ProcessSet
     _op: ReduceOp
@@ -47,14 +47,14 @@ class Passes(torch.optim.Optimizer):
     def _begin(self, passes: int, groups: Groups | None) -> None:
         self.set_backward_passes_per_step(passes)
         self._watched: dict[torch.Tensor, None] = {}
-        """The parameters whose gradients are heard of, in the order of the groups; there are none where nothing is reduced."""
+        """The parameters whose gradients are watched, in the order of the groups; empty if nothing is reduced."""
         self._watches = False
 
     def compression_state_dict(self) -> dict[str, Any]:
-        """What a codec of the engine has left of this rank's gradients, as tensors: see :meth:`herringbone.Residuals.state_dict`.
+        """The residuals of this rank's gradients, as tensors: see :meth:`herringbone.Residuals.state_dict`.
 
-        It is no part of ``state_dict()``, because it differs from rank to rank: each rank saves its own. With
-        ``Compression.corrected`` these are the ``residuals`` of the state, beside ``steps`` and what else is kept.
+        They are no part of ``state_dict()``, because they differ from rank to rank: each rank saves its own. With
+        ``Compression.corrected`` they are the entry ``residuals``, next to ``steps`` and other entries.
         """
         left = self._residuals.state_dict().items()
         residuals = {tensor: {**kept, "left": torch.from_numpy(kept["left"])} for tensor, kept in left}
@@ -63,20 +63,21 @@ class Passes(torch.optim.Optimizer):
         return {"residuals": residuals, **self._corrections()}
 
     def _corrections(self) -> dict[str, Any]:
-        """The ``steps`` that are made, and what corrections have kept on this rank, without residuals; nothing without corrections."""
+        """The number of ``steps`` made, and the corrections' state on this rank without residuals; empty without
+        corrections."""
         return {} if self._corrector is None else {"steps": self._steps, **self._corrector.state_dict()}
 
     def _take_corrections(self, kept: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`_corrections` gave; what is left out of it starts anew."""
+        """Continue from a result of :meth:`_corrections`; parts that are missing in it start from zero."""
         if self._corrector is not None:
             self._corrector.load({"velocities": {}, "rates": [], **kept})
             self._steps = kept["steps"]
 
     def load_compression_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was left when :meth:`compression_state_dict` was called on this rank.
+        """Replace the residuals by the ones that :meth:`compression_state_dict` has returned on this rank.
 
         Raises:
-            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
+            TypeError, ArgumentError: the state is not from that method; nothing is changed.
         """
         if self._corrector is None:
             self._residuals.load_state_dict(state)
@@ -88,7 +89,9 @@ class Passes(torch.optim.Optimizer):
         elements = {name: parameter.numel() for parameter, name in self._parameter_names.items()}
         kept = self._corrector.checked(LOAD, state, elements)
         if not isinstance(residuals, Mapping) or not all(isinstance(each, Mapping) for each in residuals.values()):
-            raise TypeError(f"{LOAD}: the state's residuals are no dictionaries by tensor; pass what compression_state_dict gave")
+            raise TypeError(
+                f"{LOAD}: the state's residuals are not dictionaries by tensor; pass the result of compression_state_dict"
+            )
         left = {tensor: {**each, "codec": self._corrector.left_by(each.get("codec"))} for tensor, each in residuals.items()}
         self._residuals.load_state_dict(left)
         self._corrector.load(kept)
@@ -100,21 +103,21 @@ class Passes(torch.optim.Optimizer):
             """Wait until all gradients are reduced, for instance to clip them before the step."""
 
         def skip_synchronize(self) -> AbstractContextManager[None]:
-            """A block in which ``step()`` does not wait for the gradients: ``synchronize()`` has been called before it."""
+            """A block in which ``step()`` does not wait for the gradients, because ``synchronize()`` was called before it."""
             ...
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many ``backward()`` come before each ``step()``, from now on."""
+        """Set how many ``backward()`` calls come before each ``step()``, from now on."""
         self.backward_passes_per_step = passes
         self._begin_passes()
 
     def _watch(self) -> None:
-        """Hear of each gradient that is there, as long as this optimizer lives."""
+        """Get a call for each gradient that is ready, as long as this optimizer lives."""
         self._watches = True
         self._watch_new()
 
     def _watch_new(self) -> None:
-        """Hear of parameters, too, that need gradients only now: the program has added their group, or has frozen them before."""
+        """Also watch parameters that need gradients only now: their group was added later, or they were frozen before."""
         if not self._watches:
             return
         this = weakref.ref(self)
@@ -145,12 +148,12 @@ class Passes(torch.optim.Optimizer):
 
 
 def unnamed(group: int, number: int) -> str:
-    """The name of a parameter that the program has not named, by its place in the optimizer; it is Horovod's."""
+    """A name for a parameter that the program has not named, by its place in the optimizer, as in Horovod."""
     return f"allreduce.noname.{group}.{number}"
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
-    """The gradient, which is zeros if there is none: another rank's part of the model may have been another one, and given one."""
+    """The gradient, or zeros if there is none, because another rank might have used this part of the model."""
     if parameter.grad is None:
         zeros = or_lacking(lambda: torch.zeros_like(parameter), parameter, parameter.dtype)
         if isinstance(zeros, Lacking):

@@ -39,7 +39,7 @@ Compressors = type[Compressor]
 
 @dataclass(frozen=True)
 class _Reduction:
-    """What a call does with its tensors."""
+    """How a call treats its tensors."""
 
     call: str
     name: str | None
@@ -51,7 +51,8 @@ class _Reduction:
     residuals: Residuals | None = None
 
     def begin(self, tensors: Sequence[torch.Tensor]) -> int:
-        """Begin to reduce one tensor, or several as a group, and return the handle. Of a reducescatter each rank keeps a part."""
+        """Begin to reduce one tensor, or several as a group, and return the handle. In a reducescatter each rank keeps a
+        part."""
         more = reduction(self.call, self.op, self.prescale, self.postscale, self.process_set)
         return start(self.process_set, self.call, self.name, list(map(self._operand, tensors)), residuals=self.residuals, **more)
 
@@ -79,14 +80,14 @@ def _allreduce_async(
     """Begin to reduce ``tensor`` over all ranks, and return a handle for ``synchronize``, which returns a new tensor.
 
     Args:
-        average: the older way to say ``op``: ``Average`` or ``Sum``.
-        name: which tensor it is; ranks may reduce their tensors in different orders.
+        average: the older form of ``op``: ``Average`` or ``Sum``.
+        name: identifies the tensor, so that ranks can reduce their tensors in different orders.
         op: ``Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``.
         prescale_factor: each rank's tensor is multiplied by it first.
         postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
-        compression: one of the engine's codecs. Horovod's own make another tensor, which is for the caller to do here.
-        residuals: who keeps what the codec loses; the process set does if it is ``None``. Without a ``name`` nobody does.
+        compression: one of the engine's codecs. Horovod's own compressions make another tensor; here the caller applies them.
+        residuals: the owner of the error feedback, by default the process set. Without a ``name`` there is no error feedback.
     """
     how = chosen_op(op, average)
     about = _Reduction(call, name, how, prescale_factor, postscale_factor, process_set, compression, residuals)
@@ -107,7 +108,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce ``tensor`` over all ranks, into a new tensor; the arguments are those of :func:`allreduce_async`."""
+    """Reduce ``tensor`` over all ranks, into a new tensor, with the arguments of :func:`allreduce_async`."""
     about = _Reduction("allreduce", name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set, compression)
     return _compressed(_Allreduce, about, tensor)[0]
 
@@ -121,7 +122,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce ``tensor`` over all ranks, in place; the arguments are those of :func:`allreduce_async`."""
+    """Reduce ``tensor`` over all ranks, in place, with the arguments of :func:`allreduce_async`."""
     about = _Reduction("allreduce_", name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set)
     reduced: torch.Tensor = synchronize(about.begin(tensors_of(about.call, tensor)))
     return reduced
@@ -140,7 +141,7 @@ def _grouped_allreduce_async(
     compression: Compressors = Compression.none,
     residuals: Residuals | None = None,
 ) -> int:
-    """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
+    """Like :func:`allreduce_async` for several tensors, which are reduced only once all are there."""
     how = chosen_op(op, average)
     about = _Reduction(call, name, how, prescale_factor, postscale_factor, process_set, compression, residuals)
     return about.begin(tensors_of(call, tensors))
@@ -162,7 +163,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Like :func:`allreduce` for several tensors, none of which is reduced before all are there."""
+    """Like :func:`allreduce` for several tensors, which are reduced only once all are there."""
     about = _Reduction(
         "grouped_allreduce", name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set, compression
     )
@@ -219,9 +220,9 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Begin to reduce ``tensor`` and to give each rank a part of it, and return a handle.
+    """Begin to reduce ``tensor`` and give each rank a part of the result, and return a handle.
 
-    The parts are of the first dimension; if it does not divide, the first ranks get one more.
+    The first dimension is divided; if that is uneven, the first ranks get one row more.
     """
     about = _Reduction("reducescatter_async", name, ReduceOp(op), prescale_factor, postscale_factor, process_set)
     return about.begin(tensors_of(about.call, tensor))
@@ -249,7 +250,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Like :func:`reducescatter_async` for several tensors, none of which is reduced before all are there."""
+    """Like :func:`reducescatter_async` for several tensors, which are reduced only once all are there."""
     about = _Reduction("grouped_reducescatter_async", name, ReduceOp(op), prescale_factor, postscale_factor, process_set)
     return about.begin(tensors_of(about.call, tensors))
 
@@ -294,13 +295,13 @@ class _Allreduce(torch.autograd.Function):
 
 
 class _Reducescatter(torch.autograd.Function):
-    """The gradients of all parts are that of the whole; a sum's is as if each rank had summed the ranks' losses."""
+    """The gradients of all parts make up the whole tensor's; a sum's is as if each rank had summed the ranks' losses."""
 
     @staticmethod
     def forward(ctx: Any, about: _Reduction, *tensors: torch.Tensor) -> Any:
         codec = getattr(about.compression, "codec", None)
         if codec is not None:
-            raise ValueError(f"{about.call} has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
+            raise ValueError(f"{about.call} cannot use a codec, so {codec} cannot compress it; use Compression.fp16 or bf16")
         ctx.about = about
         return waited(about.call, about.begin(tensors))
 

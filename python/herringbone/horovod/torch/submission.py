@@ -1,4 +1,4 @@
-"""How torch's tensors are put to the controller, and what is made of its results."""
+"""How torch's tensors are passed to the controller, and how its results become tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..common.handles import Finish, Operand, Span, synchronize
 __all__ = ["Tensors", "gathered", "operand_of", "span_of", "tensor_of", "tensors_of", "waited"]
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
-"""One, or a group's."""
+"""One tensor, or a group's."""
 
 
 def tensor_of(call: str, value: Any) -> torch.Tensor:
@@ -26,7 +26,7 @@ def tensor_of(call: str, value: Any) -> torch.Tensor:
 
 
 def tensors_of(call: str, value: Tensors) -> list[torch.Tensor]:
-    """The tensors that a call is given: those of a group, or the only one."""
+    """The tensors of a call, as a list: a group's tensors, or the only one."""
     return [tensor_of(call, each) for each in (several(call, "tensors", value) if is_grouped(call) else [value])]
 
 
@@ -37,17 +37,18 @@ def waited(call: str, handle: int) -> tuple[torch.Tensor, ...]:
 
 
 def span_of(tensor: torch.Tensor) -> Span:
-    """Where the tensor's memory is."""
+    """The tensor's memory."""
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
 def operand_of(
     call: str, tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None, codec: str = "none"
 ) -> Operand:
-    """A tensor of a call, with its result in ``output`` if its size is known. What travels unchanged may be of any type.
+    """A tensor of a call, with its result in ``output`` if its size is known. Tensors that are sent unchanged can have any
+    type.
 
     Raises:
-        ValueError: its type is not reduced, its memory is not in order, or it has no rows, and the call joins rows.
+        ValueError: its type cannot be reduced, it is not contiguous, or it has no rows and the call joins rows.
     """
     check_cpu(tensor)
     if not tensor.is_contiguous():
@@ -63,7 +64,7 @@ def operand_of(
 
 
 def gathered(like: torch.Tensor) -> Callable[[Any], torch.Tensor]:
-    """What makes a tensor of the type of ``like`` of a result whose size only the controller knew."""
+    """A function that makes a tensor with the type of ``like`` from a result whose size only the controller knew."""
     dtype, rows = like.dtype, tuple(like.shape[1:])
 
     def finish(result: Any) -> torch.Tensor:

@@ -16,9 +16,9 @@ __all__ = ["SyncBatchNorm"]
 
 
 class SyncBatchNorm(_BatchNorm):
-    """``BatchNorm`` of any dimension, whose mean and variance in training are those of all ranks' batches.
+    """``BatchNorm`` of any dimension; in training it uses the mean and variance over all ranks' batches.
 
-    The ranks' batches may differ in size. It runs where its input is: Herringbone's tensors are on the CPU.
+    The ranks' batches can differ in size. It runs on the device of its input: Herringbone's tensors are on the CPU.
     """
 
     def _check_input_dim(self, input: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Training that goes on when workers come and go."""
+"""Training that continues when workers come and go."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def run(func: Function) -> Function:
-    """Make ``func(state, ...)`` a loop that goes on when workers come and go.
+    """Make ``func(state, ...)`` a loop that continues when workers come and go.
 
-    Before each round all ranks get the same state. A lost worker ends the round on the others, which go on from the last
-    ``state.commit()``; a new one is taken in at a commit, and nothing is lost. The launcher starts new processes:
-    ``herringbone horovodrun --min-np`` does.
+    Before each round all ranks get the same state. If a worker is lost, the round ends on the others, and they continue from
+    the last ``state.commit()``. A new worker is taken in at a commit, without losing progress. The launcher has to start new
+    processes, as ``herringbone horovodrun --min-np`` does.
     """
     return cast(Function, run_fn(func, _reset))
 

@@ -1,4 +1,4 @@
-"""Shares of a data set that are made anew when workers come and go."""
+"""Shares of a data set that are divided again when workers come and go."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["ElasticSampler"]
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Gives each rank other samples, and after a change of workers those that none has processed in this epoch.
+    """Divides the samples among the ranks; after a change of workers, the samples that this epoch has not processed yet.
 
     Put it into the ``TorchState``, call :meth:`record_batch` after each batch, and :meth:`set_epoch` at the end of each epoch.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        """Of a data set that does not change; with the same ``seed`` on all ranks."""
+        """``dataset`` must not change; ``seed`` is the same on all ranks."""
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self.epoch = 0
         self.processed_num = 0
@@ -33,20 +33,20 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Each rank has processed a batch of this size."""
+        """Note that each rank has processed a batch of this size."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the epoch is."""
+        """The progress of the epoch."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, with the present workers."""
+        """Continue from this progress, with the present workers."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Share out what is left among the present workers."""
+        """Divide the remaining samples among the present workers."""
         self.num_replicas, self.rank = size(), rank()
         order = list(range(len(self.dataset)))
         if self.shuffle:
@@ -56,7 +56,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.total_size = self.num_samples * self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's share; the first samples come twice where they do not divide."""
+        """This rank's share; if the samples do not divide evenly, the first ones are used twice."""
         left = self.remaining_indices
         padded = [left[at % len(left)] for at in range(self.total_size)]
         return iter(padded[self.rank :: self.num_replicas])

@@ -1,4 +1,4 @@
-"""The state of a training with torch: models, optimizers, samplers, and plain objects beside them."""
+"""The state of a training with torch: models, optimizers, samplers, and plain objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class StateHandler:
-    """What is done with one attribute of a :class:`TorchState`; subclasses are for their own types."""
+    """Handles one attribute of a :class:`TorchState`; each subclass is for one type."""
 
     source = 0
     """The rank whose state :meth:`sync` gives to all."""
@@ -35,11 +35,11 @@ class StateHandler:
         self.save()
 
     def save(self) -> None:
-        """Keep the state as it is now."""
+        """Save the present state."""
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        """Go back to the state that was saved last."""
+        """Return to the last saved state."""
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
@@ -47,13 +47,13 @@ class StateHandler:
         raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
-        """Have another object in its place."""
+        """Replace the object by another one."""
         self.value = value
         self.save()
 
 
 class ModelStateHandler(StateHandler):
-    """Of a ``torch.nn.Module``."""
+    """Handles a ``torch.nn.Module``."""
 
     def sync(self) -> None:
         """Give all ranks the parameters and buffers of :attr:`source`."""
@@ -61,18 +61,18 @@ class ModelStateHandler(StateHandler):
 
 
 class OptimizerStateHandler(StateHandler):
-    """Of an optimizer, with the steps, learning rates and velocities of ``Compression.corrected`` if it has that.
+    """Handles an optimizer, including the steps, learning rates and velocities of ``Compression.corrected`` if it uses that.
 
-    Steps and rates are common to all ranks: the codec of a step follows from them. Velocities are each rank's own.
+    Steps and rates are common to all ranks, because they determine the codec of a step. Each rank has its own velocities.
     """
 
     def save(self) -> None:
-        """Keep the state as it is now."""
+        """Save the present state."""
         super().save()
         self._saved_corrections = self._corrections()
 
     def restore(self) -> None:
-        """Go back to the state that was saved last: the step that is done again has the codec and the velocities that it had."""
+        """Return to the last saved state: the repeated step has the same codec and velocities as before."""
         super().restore()
         if self._saved_corrections:
             self.value._take_corrections(self._saved_corrections)
@@ -90,23 +90,24 @@ class OptimizerStateHandler(StateHandler):
 
 
 class SamplerStateHandler(StateHandler):
-    """Of an :class:`ElasticSampler`."""
+    """Handles an :class:`ElasticSampler`."""
 
     def sync(self) -> None:
-        """Give all ranks the progress of :attr:`source`, and share out the rest."""
+        """Give all ranks the progress of :attr:`source`, and divide the remaining samples."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict(), self.source))
 
 
 class TorchState(ObjectState):
     """A training's state: ``TorchState(model=model, optimizer=optimizer, epoch=0, batch=0)``.
 
-    Each argument is an attribute. Models, optimizers and samplers are kept as what they hold, other objects as they are.
+    Each argument becomes an attribute. For models, optimizers and samplers their states are saved, for other objects the object
+    itself.
     """
 
     _handlers: dict[str, StateHandler]
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
-        """With as many models, optimizers and samplers as the training has."""
+        """Pass any number of models, optimizers, samplers and other objects."""
         kwargs.update(model=model, optimizer=optimizer)
         handlers = {name: _handler_of(value) for name, value in kwargs.items()}
         super().__setattr__("_handlers", {name: handler for name, handler in handlers.items() if handler is not None})
@@ -116,19 +117,19 @@ class TorchState(ObjectState):
         super().__init__(bcast_object=broadcast_object, get_rank=rank, **plain)
 
     def save(self) -> None:
-        """Keep the state as it is now."""
+        """Save the present state."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self) -> None:
-        """Go back to the state that was saved last."""
+        """Return to the last saved state."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
-        """Give all ranks the same state: rank 0's, or that of a rank that has been there longer."""
+        """Give all ranks the same state: rank 0's, or the state of a rank that has been in the job longer."""
         source = source_of_state() if self._handlers and is_initialized() and size() > 1 else 0
         for handler in self._handlers.values():
             handler.source = source
@@ -137,7 +138,7 @@ class TorchState(ObjectState):
         super().sync()
 
     def reset(self) -> None:
-        """The workers have changed: samplers share out anew."""
+        """The workers have changed: samplers divide the samples again."""
         for handler in self._handlers.values():
             if isinstance(handler, SamplerStateHandler):
                 handler.value.reset()
@@ -156,12 +157,12 @@ _registry: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """Which types are handled by what."""
+    """The handler of each type."""
     return _registry
 
 
 def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
-    """Have other types handled, too."""
+    """Register handlers for other types."""
     global _registry
     _registry = registry
 
