@@ -1,6 +1,6 @@
-"""Ways to train that do not sum every gradient at every step: averaging now and then, and asynchronous updates.
+"""Ways to train that do not sum every gradient at every step: periodic averaging, and asynchronous updates.
 
-Each name is imported when it is first asked for, since all of them need torch.
+Each name is imported at its first access, because all of them need torch.
 """
 
 from __future__ import annotations

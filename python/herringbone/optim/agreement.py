@@ -1,4 +1,4 @@
-"""Whether ranks that are to average have the same arguments and models: plain Python and numpy."""
+"""Checks that ranks which average have the same arguments and models: plain Python and numpy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..state import broadcast_state
 __all__ = ["agree", "differences"]
 
 _SHOWN = 3
-"""So many differences are in an error."""
+"""The most differences that an error names."""
 
 
 def differences(own: Mapping[str, str], where: str, other: Mapping[str, str], elsewhere: str) -> str:
-    """What differs between the settings of two ranks, as texts by name; ``where`` and ``elsewhere`` name the ranks."""
+    """The differences between the settings of two ranks, as a text; ``where`` and ``elsewhere`` name the ranks."""
     names = [name for name in dict.fromkeys([*other, *own]) if own.get(name) != other.get(name)]
     texts = [f"{name} is {own.get(name, 'none')} on {where} and {other.get(name, 'none')} on {elsewhere}" for name in names]
     more = f", and {len(texts) - _SHOWN} more differ" if len(texts) > _SHOWN else ""
@@ -25,13 +25,13 @@ def differences(own: Mapping[str, str], where: str, other: Mapping[str, str], el
 
 
 def agree(call: str, communicator: Communicator, settings: Mapping[str, str], rounds: int = 0) -> str:
-    """Have all ranks of a group compare their settings; all of them call this. It sends 40 bytes if they are the same.
+    """Let all ranks of a group compare their settings; all of them call this. It sends 40 bytes if they are the same.
 
-    Those of the rank that has made most ``rounds`` are right. Where one has made any, ranks with the same settings continue, and get
-    as a text what differs on another rank; it is empty if nothing does.
+    The settings of the rank that has made the most ``rounds`` are valid. If any rounds were made, ranks with these settings
+    continue, and get the differences on another rank as a text, which is empty if there are none.
 
     Raises:
-        ArgumentError: this rank has other settings than that one; or, before the first round, any rank has: on all ranks.
+        ArgumentError: this rank's settings differ from the valid ones. Before the first round: any rank's differ; on all ranks.
         HerringboneError: the group failed.
     """
     import numpy as np

@@ -1,4 +1,4 @@
-"""How parameters lie in the rows of a table: pure functions, without torch."""
+"""The layout of parameters in the rows of a table: pure functions, without torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 __all__ = ["WIDTH", "Place", "places_of", "rows_of", "runs_of"]
 
 WIDTH = 256
-"""Elements of a row. Each parameter begins a row, so that one without a gradient is not pushed."""
+"""Elements of a row. Each parameter begins a row, so that a parameter without a gradient is not pushed."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter's elements are."""
+    """The place of a parameter's elements."""
 
     row: int
     """Its first row."""
@@ -32,7 +32,7 @@ class Place:
 
 
 def places_of(sizes: Sequence[int]) -> list[Place]:
-    """The places of parameters of so many elements, one after the other. One of no elements has no row."""
+    """The places of parameters with these numbers of elements, one after the other. A parameter without elements has no row."""
     places, row = [], 0
     for size in sizes:
         rows = -(-size // WIDTH)
@@ -42,12 +42,12 @@ def places_of(sizes: Sequence[int]) -> list[Place]:
 
 
 def rows_of(sizes: Sequence[int]) -> int:
-    """How many rows a table for such parameters has: at least one."""
+    """The number of rows of a table for these parameters, at least one."""
     return max(1, sum(place.rows for place in places_of(sizes)))
 
 
 def runs_of(places: Sequence[Place], has_gradient: Sequence[bool]) -> list[tuple[int, int]]:
-    """The rows of parameters that have gradients: the first of each run, and how many follow each other."""
+    """The rows of parameters that have gradients, as runs: the first row of each run, and its length."""
     runs: list[tuple[int, int]] = []
     for place, has in zip(places, has_gradient):
         if not has or place.rows == 0:

@@ -1,4 +1,4 @@
-"""What servers are told of an optimizer of torch, and how much a late gradient counts: pure functions, without torch."""
+"""How an optimizer of torch is described to servers, and the weight of a late gradient: pure functions, without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_change", "check_scaled", "checked_bounds", "consistency_of", "
 Numbers = dict[str, float]
 
 SCALED = ("sgd", "nag")
-"""The servers' optimizers whose step is as long as its gradient: others divide by the gradients' magnitudes."""
+"""The servers' optimizers whose step is proportional to the gradient; others divide by the gradients' magnitudes."""
 
 PLAIN: dict[str, dict[str, Any]] = {
     "SGD": {"dampening": 0, "maximize": False},
@@ -23,11 +23,11 @@ PLAIN: dict[str, dict[str, Any]] = {
     "Adam": {"amsgrad": False, "maximize": False},
     "AdamW": {"amsgrad": False, "maximize": False},
 }
-"""Torch's optimizers that servers have, and what of their settings has to be as it is by default."""
+"""Torch's optimizers that servers have, and the settings that must have their defaults."""
 
 
 def checked_bounds(staleness: Any, first_k: Any, max_staleness: Any) -> tuple[int | None, int | None]:
-    """``first_k`` and ``max_staleness`` as numbers, if they are given.
+    """``first_k`` and ``max_staleness`` as numbers, or ``None``.
 
     Raises:
         TypeError, ArgumentError: one of them makes no sense, or both are given.
@@ -43,7 +43,7 @@ def checked_bounds(staleness: Any, first_k: Any, max_staleness: Any) -> tuple[in
         if not 1 <= first_k <= WORKERS_MOST:
             raise ArgumentError(f"AsyncSGD: first_k is {first_k}; pass a number of gradients from 1 to {WORKERS_MOST}, or None")
         if max_staleness is not None:
-            what = "servers wait for the first gradients, or workers for each other"
+            what = "either servers wait for the first gradients, or workers wait for each other"
             raise ArgumentError(f"AsyncSGD: first_k and max_staleness are both given; pass one of them: {what}")
     return first_k, max_staleness
 
@@ -52,21 +52,21 @@ def check_scaled(rules: Iterable[str]) -> None:
     """Refuse to scale gradients for optimizers whose steps do not become shorter by it.
 
     Raises:
-        ArgumentError: one of these is one.
+        ArgumentError: a group uses such an optimizer.
     """
     for rule in rules:
         if rule not in SCALED:
             raise ArgumentError(
-                f'AsyncSGD: staleness is "scale", and {rule} divides by the magnitude of gradients, so scaled ones make no shorter '
-                f'steps; pass staleness="none", or torch.optim.SGD'
+                f'AsyncSGD: staleness is "scale", but {rule} divides by the magnitude of gradients, so scaling does not make steps '
+                f'shorter; pass staleness="none", or torch.optim.SGD'
             )
 
 
 def rule_of(kind: str, settings: Mapping[str, Any]) -> tuple[str, Numbers]:
-    """The servers' name for torch's optimizer ``kind``, and its numbers; ``settings`` are those of a group of parameters.
+    """The servers' name for torch's optimizer ``kind``, and its numbers; ``settings`` belong to one group of parameters.
 
     Raises:
-        ArgumentError: servers have no such optimizer, or not with these settings, or one of them is no number.
+        ArgumentError: servers do not have this optimizer or these settings, or a setting is no number.
     """
 
     def number(name: str, value: Any) -> float:
@@ -94,47 +94,47 @@ def rule_of(kind: str, settings: Mapping[str, Any]) -> tuple[str, Numbers]:
         if not isinstance(betas, (list, tuple)) or len(betas) != 2:
             raise ArgumentError(f"AsyncSGD: betas is {betas!r}; pass two numbers")
         numbers["beta1"], numbers["beta2"] = (number("betas", beta) for beta in betas)
-    # AdamW of newer versions is an Adam that says so.
+    # In newer versions AdamW is an Adam with a flag.
     decays_apart = kind == "Adam" and settings.get("decoupled_weight_decay", False)
     return ("adamw" if decays_apart else kind.lower()), numbers
 
 
 def check_change(call: str, group: int, before: tuple[str, Numbers], after: tuple[str, Numbers]) -> None:
-    """Refuse what servers cannot change in a training: which optimizer they have, and whether it has a momentum.
+    """Refuse changes that servers cannot make during a training: another optimizer, or a momentum that appears or disappears.
 
     Raises:
-        ArgumentError: the settings of this group of parameters have changed so.
+        ArgumentError: the settings of this group of parameters have such a change.
     """
     (old, old_numbers), (new, numbers) = before, after
     has_changed = new != old
     if new == old == "sgd":
-        # Servers keep a velocity from the beginning, or none.
+        # Servers keep a velocity from the beginning, or never.
         has_changed = bool(numbers["momentum"]) != bool(old_numbers["momentum"])
     if has_changed:
         described = [f"{rule} with momentum {of['momentum']}" if "momentum" in of else rule for rule, of in (before, after)]
         raise ArgumentError(
-            f"{call}: group {group} was made as {described[0]}, and would be {described[1]}; servers change its numbers only, so make an "
-            "AsyncSGD of another name with the new optimizer"
+            f"{call}: group {group} was made as {described[0]}, and would be {described[1]}, but servers can change only its numbers; make an "
+            "AsyncSGD with another name and the new optimizer"
         )
 
 
 def factor_of(staleness: int) -> float:
-    """What an update that is so many versions old is multiplied by: 1/staleness, and 1 for one that is not old.
+    """The factor of an update that is ``staleness`` versions old: 1/staleness, and 1 if it is not old.
 
-    This is Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016).
+    Source: Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016).
     """
     return 1.0 / max(1, staleness)
 
 
 def consistency_of(first_k: int | None, max_staleness: int | None) -> str | int:
-    """The consistency of tables by which servers take steps together, or workers wait."""
+    """The consistency of the tables for these two settings."""
     if first_k is not None:
         return f"first:{first_k}"
     return "async" if max_staleness is None else max_staleness
 
 
 def gradient_share(workers: int, first_k: int | None, max_staleness: int | None) -> float:
-    """What part of an update one gradient is: where servers add several up before they update, the update has their mean."""
+    """The weight of one gradient in an update: if servers add up several before they update, they use the mean."""
     if first_k is not None:
         return 1.0 / first_k
     return 1.0 / workers if max_staleness == 0 else 1.0

@@ -1,4 +1,4 @@
-"""Asynchronous SGD: the parameters are on servers, and each worker pushes its gradients when it has them.
+"""Asynchronous SGD: the parameters are on servers, and each worker pushes its gradients as soon as it has them.
 
 ::
 
@@ -35,10 +35,11 @@ from .saved import check_groups, count_of, needed_of
 __all__ = ["AsyncSGD"]
 
 WHOLE, FINISHED = np.full(1, 1, np.uint8), np.full(1, 2, np.uint8)
-"""Rank 0's marks: its first values are whole; all workers have come to :meth:`AsyncSGD.finish`, and rank 0 makes no steps."""
+"""Rank 0's marks: its first values are complete; all workers have reached :meth:`AsyncSGD.finish`, and rank 0 makes no
+steps."""
 
 _names: weakref.WeakKeyDictionary[ParameterServer, set[str]] = weakref.WeakKeyDictionary()
-"""The names of trainings over each connection of this process."""
+"""The names of trainings on each connection of this process."""
 
 
 class AsyncSGD(torch.optim.Optimizer):
@@ -48,15 +49,15 @@ class AsyncSGD(torch.optim.Optimizer):
         loss.backward()
         optimizer.step()
 
-    Each worker has a model of the same shape, and makes one of these after its model; rank 0's parameters are the first ones on the
-    servers. ``step()`` pushes this worker's gradients, which the servers apply by their own optimizer, and pulls the parameters.
+    Each worker has a model of the same shape, and makes an AsyncSGD after its model. The servers begin with rank 0's
+    parameters. ``step()`` pushes this worker's gradients, which the servers apply with their own optimizer, and pulls the
+    parameters.
 
-    The servers' optimizer is that of torch which is given, with its settings: SGD, Adagrad, RMSprop, Adam or AdamW, as
-    docs/tables.md has them. Changes of numbers in ``param_groups``, as of ``lr`` by a scheduler that is made for this object, are passed
-    on by rank 0.
+    The servers use the optimizer that is passed, with its settings: SGD, Adagrad, RMSprop, Adam or AdamW (see docs/tables.md).
+    Rank 0 passes on changes of numbers in ``param_groups``, such as an ``lr`` from a scheduler that was made for this object.
 
-    Sources: Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012), Zhang et al., "Staleness-aware Async-SGD" (IJCAI 2016),
-    and Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
+    Sources: Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012). Zhang et al., "Staleness-aware Async-SGD" (IJCAI
+    2016). Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
     """
 
     def __init__(
@@ -70,26 +71,27 @@ class AsyncSGD(torch.optim.Optimizer):
         name: str = "async",
         restore: bool = False,
     ) -> None:
-        """All workers make it, with the same arguments, and return once all have; one that takes a lost worker's place does not wait.
+        """All workers make it, with the same arguments, and return once all have; a replacement of a lost worker does not wait.
 
         Args:
             optimizer: torch's, over the model's parameters of float32, float64 or bfloat16. It makes no steps itself.
-            server: this worker's connection. It stays the caller's, who closes it.
-            staleness: ``"scale"`` multiplies a gradient by 1/tau, if tau updates (2 or more) have changed the parameters since this
-                worker pulled them. ``"none"`` lets every gradient count whole.
-            first_k: the servers change the parameters by the mean of so many gradients, of the workers that are the first to push them.
-                Staleness counts such changes. Gradients of a change that is never whole have no effect. Without ``max_staleness``.
-            max_staleness: a worker waits in its pull for others that have ended fewer steps than it by more than this.
-                0 is synchronous: a step's gradients are averaged with the bits of an all-reduce. ``None`` waits for nobody.
-            name: what the tables are called by. Trainings that share servers, also one after the other, have names of their own: under a
-                name that a worker of this rank has used, a new process takes that worker's place.
-            restore: begin as the servers' newest snapshot is, if there is one: :meth:`snapshot`. It also continues a training that has
-                ended with :meth:`finish`, on servers that still run.
+            server: this worker's connection. The caller closes it.
+            staleness: ``"scale"`` multiplies a gradient by 1/tau, if tau updates (2 or more) have changed the parameters since
+                this worker pulled them. ``"none"`` gives every gradient its full weight.
+            first_k: the servers change the parameters by the mean of the first ``first_k`` gradients that arrive. Staleness is
+                measured in such changes. Gradients of a change that never becomes complete have no effect. Not with
+                ``max_staleness``.
+            max_staleness: a worker waits in its pull for workers that are more steps than this behind it. 0 is synchronous: a
+                step's gradients are averaged with the bits of an all-reduce. With ``None`` a worker never waits.
+            name: the prefix of the tables' names. Each training on the same servers, even a later one, needs its own name: a
+                process with a name that a worker of its rank has used replaces that worker.
+            restore: begin with the servers' newest snapshot, if there is one (see :meth:`snapshot`). It also continues a
+                training that has ended with :meth:`finish`, on servers that still run.
 
         Raises:
-            TypeError: the optimizer or the server is none.
-            ArgumentError: servers have no such optimizer or type of elements, or an argument makes no sense, or the name is of a
-                training that has ended, or of another one over this connection.
+            TypeError: the optimizer or the server has the wrong type.
+            ArgumentError: an argument makes no sense, or servers lack the optimizer or the type of elements. Or the name
+                belongs to a training that has ended, or to another one on this connection.
             TableError: rank 0 was lost before its parameters were on the servers.
         """
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -107,7 +109,8 @@ class AsyncSGD(torch.optim.Optimizer):
             check_scaled(rule for rule, _ in self._rules)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.last_staleness: int | None = None
-        """How many updates by others lay between this worker's last pull and its last push; ``None`` if nobody has counted."""
+        """How many updates by others came between this worker's last pull and its last push; ``None`` if that was not
+        counted."""
         self._rank, self._version, self._first_k = server.rank, 0, first_k or 1
         self._tells_all = False
         self._meeting = _met(server, name, restore)
@@ -122,7 +125,7 @@ class AsyncSGD(torch.optim.Optimizer):
             self._open_stretches(server, name, groups, share, consistency, restore)
             self._begin()
         except BaseException:
-            # Others would wait for this worker in barriers and steps, and the program has nothing to close.
+            # Otherwise the others wait for this worker in barriers and steps, and the program has no object to close.
             with suppress(HerringboneError):
                 self.close()
             raise
@@ -153,10 +156,10 @@ class AsyncSGD(torch.optim.Optimizer):
                 self._stretches.append(_Stretch(number, partial(server.table, **settings), numbered))
 
     def _begin(self) -> None:
-        """Give the servers rank 0's parameters, if they have none yet, and take theirs.
+        """Give the servers rank 0's parameters, if they have none yet, and load the servers'.
 
-        Rank 0 leaves a mark once its parameters are in effect on all servers. A process that takes the place of a lost one goes on
-        where that was: it gives what is missing, and waits if not all have begun.
+        Rank 0 sets a mark once its parameters are in effect on all servers. A process that replaces a lost one continues where
+        that one was: it sends the missing values, and waits if not all workers have begun.
 
         Raises:
             TableError: rank 0 was lost before its mark.
@@ -175,23 +178,24 @@ class AsyncSGD(torch.optim.Optimizer):
             self._meeting.meet("AsyncSGD")
         if not self._meeting.message().size:
             raise TableError(
-                "AsyncSGD: the first values of rank 0 never came, because it was lost before it had given them to all servers; start "
-                "all workers again, with new servers or another name",
+                "AsyncSGD: rank 0 was lost before it had given its first values to all servers; restart all workers, with new servers or "
+                "another name",
                 self._stretches[0].table.name,
             )
         self._pull()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Push this worker's gradients, and pull the parameters that come of them and of others'; returns what ``closure`` does.
+        """Push this worker's gradients, and pull the parameters that result from all workers' pushes; returns the result of
+        ``closure``.
 
-        A parameter without a gradient stays as it is. Each worker calls this as often as it likes; with ``max_staleness`` it waits
-        until the others are near enough, and a worker that is lost is waited for as long as the servers' ``--patience`` says.
+        A parameter without a gradient stays as it is. Each worker can make any number of steps. With ``max_staleness`` a step
+        waits until the others have caught up; it waits for a lost worker for the servers' ``--patience``.
 
         Raises:
-            TableError: a gradient has a NaN or an infinity. This step has pushed nothing, and is not ended.
-            ArgumentError: ``param_groups`` were changed in a way that servers do not have. This step has pushed nothing.
-            TableServerLostError: a server is lost, and there is no copy of what it had.
+            TableError: a gradient has a NaN or an infinity. This step has pushed nothing, and has not ended.
+            ArgumentError: ``param_groups`` were changed in a way that servers do not support. This step has pushed nothing.
+            TableServerLostError: a server is lost, and its data has no copy.
         """
         loss = None
         if closure is not None:
@@ -214,19 +218,21 @@ class AsyncSGD(torch.optim.Optimizer):
         return loss
 
     def _refuse_nan(self) -> None:
-        """Raise the error for a NaN before anything is pushed: the servers would refuse one table and have taken the others."""
+        """Raise the error for a NaN before anything is pushed: otherwise servers would refuse one table after accepting
+        others."""
         for stretch in self._stretches:
             for number, parameter in zip(stretch.numbers, stretch.parameters):
                 if parameter.grad is not None and not _dense(parameter.grad).isfinite().all():
                     raise TableError(
                         f"AsyncSGD: the gradient of parameter {number} of group {stretch.group}, of shape {tuple(parameter.shape)}, has a "
-                        'NaN or an infinity. If training diverges, take a smaller lr, staleness="scale" or a smaller max_staleness. This '
+                        'NaN or an infinity. If training diverges, use a smaller lr, staleness="scale" or a smaller max_staleness. This '
                         "step has pushed nothing; to leave it out, call step() again with gradients of None",
                         stretch.table.name,
                     )
 
     def _pull(self) -> None:
-        """Take the servers' parameters. The version is read first: what comes in between makes a gradient look older, never newer."""
+        """Load the servers' parameters. The version is read first: pushes in between make a gradient look older, never
+        newer."""
         if self._clock is not None:
             self._version = self._updates()
         for stretch in self._stretches:
@@ -238,7 +244,7 @@ class AsyncSGD(torch.optim.Optimizer):
         return int(self._clock.pull_range(0, 1)[0, 0]) // self._first_k
 
     def _tune(self) -> None:
-        """Pass on numbers that have changed. Only rank 0 does: a slower worker would take the servers back to older ones."""
+        """Pass on changed numbers. Only rank 0 does this, because a slower worker would return the servers to older numbers."""
         rules = self._rules_of("AsyncSGD.step", self.param_groups)
         for number, ((_, told), (_, numbers)) in enumerate(zip(self._rules, rules)):
             changed = {name: value for name, value in numbers.items() if self._tells_all or value != told[name]}
@@ -249,7 +255,7 @@ class AsyncSGD(torch.optim.Optimizer):
         self._rules, self._tells_all = rules, False
 
     def _rules_of(self, call: str, groups: list[dict[str, Any]]) -> list[Any]:
-        """What servers are told of groups of parameters, which differ from those that they know in numbers only."""
+        """The description of groups of parameters for servers; it can differ from the known one only in numbers."""
         rules = [rule_of(self._kind, group) for group in groups]
         for number, (before, after) in enumerate(zip(self._rules, rules)):
             check_change(call, number, before, after)
@@ -263,16 +269,17 @@ class AsyncSGD(torch.optim.Optimizer):
         """
         if hasattr(self, "_stretches"):
             raise ArgumentError(
-                "AsyncSGD.add_param_group: all parameters are given at the beginning; make the optimizer with all groups, and an AsyncSGD "
-                "of it with another name"
+                "AsyncSGD.add_param_group: all parameters have to be given at the beginning; make the optimizer with all groups, and an "
+                "AsyncSGD of it with another name"
             )
         super().add_param_group(param_group)
 
     def finish(self) -> None:
-        """Take the parameters that come of all workers' steps; all workers call this, after the last step of theirs.
+        """Load the final parameters, after all workers' steps. All workers call this after their last step.
 
-        Without it each worker has the parameters of its last pull, which others have changed since. Workers may have made different
-        numbers of steps. Those that have come here are not waited for by others, whatever ``max_staleness`` is. More steps may follow.
+        Without it each worker has the parameters of its last pull, which others have changed since. Workers can have made
+        different numbers of steps: no worker waits for one that has called this, whatever ``max_staleness`` is. More steps can
+        follow.
         """
         for stretch in self._stretches:
             stretch.table.close()
@@ -286,28 +293,31 @@ class AsyncSGD(torch.optim.Optimizer):
         self._has_finished = True
 
     def snapshot(self) -> None:
-        """Have the servers write parameters and the optimizer's state to their ``--data``, while training goes on. One worker calls it.
+        """Let the servers write parameters and the optimizer's state to their ``--data``, while training continues. One worker
+        calls it.
 
-        A training that is made with ``restore=True`` on new servers goes on from there.
+        A training that is made with ``restore=True`` on new servers continues from there.
         """
         for table in [stretch.table for stretch in self._stretches] + ([] if self._clock is None else [self._clock]):
             table.snapshot()
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings of ``param_groups``, as any optimizer of torch has them, and how many ``steps`` this worker has ended.
+        """The settings of ``param_groups``, as in any optimizer of torch, and the number of ``steps`` that this worker has
+        ended.
 
-        What the optimizer keeps for each element is on the servers: :meth:`snapshot` writes it.
+        The optimizer's state for each element is on the servers: :meth:`snapshot` writes it.
         """
         return {**super().state_dict(), "steps": self._stretches[0].table.step}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take the settings of :meth:`state_dict`; rank 0's next step passes their numbers on.
+        """Load the settings of :meth:`state_dict`; rank 0's next step passes their numbers on.
 
-        Parameters are the servers'; load the model before this object is made.
+        The parameters are on the servers: load the model before this object is made.
 
         Raises:
-            TypeError, ArgumentError: it is not what ``state_dict`` gave for the same groups of parameters, or servers cannot change to
-                its settings. Nothing is loaded then.
+            TypeError, ArgumentError: it is not a state of the same groups of parameters, or servers cannot change to its
+            settings.
+                Nothing is loaded then.
         """
         call = "AsyncSGD.load_state_dict"
         check_groups(call, state_dict, self.param_groups, needed_of(self.defaults))
@@ -317,7 +327,7 @@ class AsyncSGD(torch.optim.Optimizer):
         self._tells_all = True
 
     def close(self) -> None:
-        """Take part no more: other workers do not wait for this one."""
+        """Leave the training: other workers do not wait for this one."""
         for stretch in self._stretches:
             stretch.table.close()
         if self._clock is not None:
@@ -326,22 +336,22 @@ class AsyncSGD(torch.optim.Optimizer):
 
 
 def _met(server: ParameterServer, name: str, restore: bool) -> Meeting:
-    """The meeting of the workers of a training, if there can be one of this name.
+    """The meeting of the workers of a training with this name.
 
     Raises:
-        ArgumentError: another one over this connection has it, or one that has ended and is not to go on.
+        ArgumentError: another training on this connection has the name, or one that has ended and is not to be continued.
     """
     if name in _names.get(server, ()):
         raise ArgumentError(
-            f"AsyncSGD: an AsyncSGD of the name {name!r} was made over this ParameterServer already; pass another name, or make a new "
-            "ParameterServer to take that one's place"
+            f"AsyncSGD: this ParameterServer has an AsyncSGD named {name!r} already; pass another name, or make a new ParameterServer "
+            "to replace that one"
         )
     meeting = Meeting(server, name)
     if meeting.comes_back and not restore and meeting.message().tolist() == FINISHED.tolist():
         meeting.close()
         raise ArgumentError(
-            f"AsyncSGD: the training of the name {name!r} on these servers has ended with finish(); pass another name to begin a new one, "
-            "or restore=True to continue it"
+            f"AsyncSGD: the training named {name!r} on these servers has ended with finish(); pass another name to begin a new one, or "
+            "restore=True to continue it"
         )
     return meeting
 
@@ -358,10 +368,10 @@ class _Stretch:
         self._rows = torch.zeros((self.table.rows, WIDTH), dtype=parameters[0].dtype)
 
     def assign(self, steps: int) -> None:
-        """Make the parameters the table's values, in so many steps, of which all but the first add zeros.
+        """Make the parameters the table's values, in ``steps`` steps; all but the first add zeros.
 
-        Steps that a lost process of this rank has ended are not made again. No worker pushes gradients before this is done, so a
-        table with more steps of this rank comes from a snapshot, and is whole.
+        Steps that a lost process of this rank has ended are not repeated. No worker pushes gradients before this is done, so a
+        table with more steps of this rank comes from a snapshot, and is complete.
         """
         if self.table.step > steps:
             return
@@ -373,12 +383,12 @@ class _Stretch:
             self.table.push_range(0, self._rows)
         for _ in range(self.table.step, steps):
             self.table.push_range(0, torch.zeros_like(self._rows))
-        # Where a step takes effect once all workers have ended it, this waits for it, on all servers.
+        # If a step takes effect only once all workers have ended it, this waits for it, on all servers.
         self.table.pull_range(0, self.table.rows, self._rows)
         self.table.tune(assigns=0)
 
     def push(self, factor: float) -> None:
-        """Push the gradients of those that have one, times ``factor``, and end the step."""
+        """Push the gradients of the parameters that have one, times ``factor``, and end the step."""
         gradients = [parameter.grad for parameter in self.parameters]
         for gradient, place in zip(gradients, self._places):
             if gradient is not None:
@@ -395,23 +405,23 @@ class _Stretch:
             self.table.end_step()
 
     def pull(self) -> None:
-        """Take the table's values."""
+        """Load the table's values."""
         self.table.pull_range(0, self.table.rows, self._rows)
         for parameter, place in zip(self.parameters, self._places):
             parameter.detach().copy_(self._rows.view(-1)[place.first : place.last].view(parameter.shape))
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    """A gradient that is perhaps sparse, with all its elements."""
+    """A gradient with all its elements, even if it is sparse."""
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _by_type(parameters: list[torch.Tensor]) -> dict[str, dict[int, torch.Tensor]]:
-    """Parameters by the names of their types, and by their places in the list, in the order in which they come."""
+    """Parameters by the names of their types, with their places in the list, in the list's order."""
     by_type: dict[str, dict[int, torch.Tensor]] = {}
     for number, parameter in enumerate(parameters):
         dtype = str(parameter.dtype).removeprefix("torch.")
         if dtype not in TYPES:
-            raise ArgumentError(f"AsyncSGD: parameter {number} is {dtype}, and tables have {', '.join(TYPES)}; convert the model")
+            raise ArgumentError(f"AsyncSGD: parameter {number} is {dtype}, but tables have {', '.join(TYPES)}; convert the model")
         by_type.setdefault(dtype, {})[number] = parameter
     return by_type

@@ -1,4 +1,5 @@
-"""What LocalSGD, PostLocalSGD and DiLoCo share: hooks of the optimizer, rounds, and what becomes of lost and new ranks."""
+"""The common part of LocalSGD, PostLocalSGD and DiLoCo: hooks of the optimizer, rounds, and the handling of lost and new
+ranks."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ OnChange = Callable[[Communicator], None]
 _LACKS = "which has no averages of this kind"
 
 _RIGID = {"least": 1, "wait": 0.0, "on_change": None}
-"""What is said of members if nothing is."""
+"""The defaults for members."""
 
 
 class Averaging:
-    """Rounds of inner steps of an optimizer, each of which ends with an exchange between the ranks.
+    """Rounds of inner steps of an optimizer. Each round ends with an exchange between the ranks.
 
-    It hooks into ``optimizer.step()``, so the training loop stays as it is. Subclasses say what a rank gives to an exchange and
-    what becomes of the result.
+    It hooks into ``optimizer.step()``, so the training loop stays as it is. Subclasses define the values of an exchange and the
+    use of its result.
     """
 
     _call = "Averaging"
@@ -56,7 +57,7 @@ class Averaging:
         self._fragments = [FlatParameters(self._call, parameters_of(self._call, fragment)) for fragment in fragments]
         seen = [id(parameter) for flat in self._fragments for parameter in flat.parameters]
         if len(set(seen)) != len(seen):
-            raise ValueError(f"{self._call}: two fragments have a parameter in common; pass each of them in one fragment")
+            raise ValueError(f"{self._call}: two fragments have a parameter in common; pass each parameter in one fragment only")
         self._buffers: list[torch.Tensor] = []
         self._optimizer, self._rounds, self._wire = optimizer, rounds, wire
         self._step = 0
@@ -66,23 +67,23 @@ class Averaging:
         """How many exchanges this rank has applied; equal on all ranks between rounds."""
 
     def _follow_buffers(self, model: Any) -> None:
-        """Give a joining rank the buffers of these modules, too."""
+        """Also give a joining rank the buffers of these modules."""
         modules = [model] if isinstance(model, torch.nn.Module) else model
         self._buffers = [buffer for module in modules if isinstance(module, torch.nn.Module) for buffer in module.buffers()]
 
     def _join(self, group: Any, elastic: bool, **options: Any) -> None:
-        """Meet the other ranks, take the state of the one that is furthest, and follow the optimizer's steps from here on."""
+        """Meet the other ranks, load the state of the furthest one, and follow the optimizer's steps from here on."""
         self._settings = self._all_settings()
         self._members: ElasticMembers | FixedMembers
         if elastic:
             if group is not None and not isinstance(group, Communicator):
-                what = "a process group of torch keeps its members"
+                what = "a process group of torch cannot change its members"
                 raise ConfigError(f"{self._call}: {what}; with elastic=True pass what herringbone.init() gives, or no group")
             self._members = ElasticMembers(_Shared(self), group, **options)
         else:
             given = [name for name, value in options.items() if value != _RIGID[name]]
             if given:
-                raise ValueError(f"{self._call}: {given[0]} is of elastic members; pass elastic=True, too")
+                raise ValueError(f"{self._call}: {given[0]} is for elastic members; pass elastic=True, too")
             self._members = FixedMembers(communicator_of(self._call, group, _LACKS), _Shared(self))
         self._hooks = [
             self._optimizer.register_step_pre_hook(lambda _, given, named: self._before_step(*given[1:], **named)),
@@ -92,19 +93,19 @@ class Averaging:
 
     @property
     def communicator(self) -> Communicator:
-        """The group of the exchanges: its ``rank`` and ``size`` are those of the present members."""
+        """The group of the exchanges; its ``rank`` and ``size`` refer to the present members."""
         return self._members.communicator
 
     @property
     def leaving(self) -> bool:
-        """Whether this process was sent SIGTERM and is to leave after a round; of elastic members only."""
+        """Whether this process was sent SIGTERM and has to leave after a round; for elastic members only."""
         return self._members.leaving
 
     def sync(self) -> None:
-        """End the round now, whatever number of inner steps this rank has made in it. All ranks end as many rounds.
+        """End the round now, after any number of inner steps. All ranks end the same number of rounds.
 
         Raises:
-            HerringboneError: the exchange failed. The parameters are this rank's own, and the round can be ended again.
+            HerringboneError: the exchange failed. The parameters are still this rank's own, and the round can be ended again.
         """
         if self._pending is None:
             self._pending = self._exchange()
@@ -117,10 +118,10 @@ class Averaging:
         self._members.begin()
 
     def regroup(self, group: Any = None) -> None:
-        """Continue over another group of torch, or communicator, after ranks of the old one were lost. All its ranks call this.
+        """Continue with another group of torch, or communicator, after ranks of the old one were lost. All its ranks call this.
 
-        A rank that is behind the others, because the loss ended its exchange only, gets their state. If an exchange has failed,
-        it is made again, from the same values.
+        If the loss ended the exchange on this rank but not on others, it gets their state. A failed exchange is repeated with
+        the same values.
 
         Raises:
             ClosedError: :meth:`close` was called.
@@ -137,7 +138,7 @@ class Averaging:
             self._members.issue(self._pending)
 
     def close(self) -> None:
-        """Follow the optimizer no longer, and leave the group of the exchanges. The round under way is dropped.
+        """Stop following the optimizer, and leave the group of the exchanges. The current round is dropped.
 
         A second call does nothing.
         """
@@ -159,13 +160,14 @@ class Averaging:
 
     @in_words_of("averaging")
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of this rank keeps next to the model's and the inner optimizer's states; ``torch.save`` writes it.
+        """The state for this rank's checkpoint, next to the model's and the inner optimizer's; ``torch.save`` can write it.
 
-        It has the number of the round, how many inner steps are made in it, what all ranks have in common, the state of the outer
-        optimizer and what a codec has left. All ranks call it after the same step of a round. It waits for an exchange under way.
+        It has the number of the round and of its inner steps so far, and the values that all ranks have in common. It also has
+        the state of the outer optimizer, and the residuals. All ranks call it after the same step of a round. It waits for a
+        running exchange.
 
         Raises:
-            HerringboneError: that exchange failed. The next step ends or repeats it.
+            HerringboneError: the running exchange failed. The next step ends or repeats it.
         """
         averages = None
         if self._pending is not None:
@@ -182,10 +184,10 @@ class Averaging:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the inner optimizer's states are loaded.
+        """Continue where :meth:`state_dict` was called, on all ranks. Load the model's and the inner optimizer's states first.
 
         Raises:
-            TypeError, ArgumentError: it is not what ``state_dict`` of the same class gave, for the same model. Nothing is changed.
+            TypeError, ArgumentError: the state is not from the same class and model. Nothing is changed.
         """
         call = f"{self._call}.load_state_dict"
         check_state(call, state, [flat.described() for flat in self._fragments])
@@ -204,7 +206,8 @@ class Averaging:
         return self._fragments[self._rounds.fragment(state["rounds"])].arrays(call, state, "averages")
 
     def _save(self) -> dict[str, Any]:
-        """What a joining rank gets: what all ranks have alike, and this rank's buffers and optimizer state to begin with."""
+        """The state for a joining rank: the values that all ranks have in common, and this rank's buffers and optimizer
+        state."""
         return {
             "rounds": self.rounds,
             "common": self._common(),
@@ -214,7 +217,7 @@ class Averaging:
         }
 
     def _load(self, state: dict[str, Any]) -> bool:
-        """Take the state of the rank that is furthest, if this rank is new or behind; whether it was."""
+        """Load the state of the furthest rank, if this rank is new or behind; returns whether it was."""
         common = state["common"]
         own = self._common()
         if state["rounds"] == self.rounds and all(map(_equal, own, common)):
@@ -236,10 +239,10 @@ class Averaging:
         return True
 
     def _before_step(self, closure: Any = None) -> None:
-        """The optimizer is about to make a step."""
+        """Called before a step of the optimizer."""
 
     def _after_step(self) -> None:
-        """The optimizer has made an inner step."""
+        """Called after an inner step of the optimizer."""
         self._step += 1
         due = self._rounds.due(self._step)
         if due is Due.ISSUE:
@@ -258,16 +261,16 @@ class Averaging:
         self._pending, self._step = None, 0
 
     def _name(self) -> str:
-        """Of the fragment's residuals."""
+        """The name of the fragment's residuals."""
         return f"fragment {self._rounds.fragment(self.rounds)}"
 
     def _exchange(self) -> Exchange:
-        """What this rank gives to the round's exchange."""
+        """This rank's values for the round's exchange."""
         fragment = self._rounds.fragment(self.rounds)
         return Exchange(self._contribution(fragment), self._wire, self._name())
 
     def _all_settings(self) -> dict[str, str]:
-        """What all ranks have to have alike, as texts by name; learning rates are those at the beginning."""
+        """The settings that must be the same on all ranks, as texts by name; learning rates are the initial ones."""
         wire = self._wire
         settings = {"the class": self._call, **self._own_settings(), "fragments": str(len(self._fragments))}
         settings |= {"wire": str(wire.codec), "bucket_bytes": str(wire.bucket_bytes)}
@@ -277,19 +280,20 @@ class Averaging:
         return settings
 
     def _own_settings(self) -> dict[str, str]:
-        """What the class adds to these."""
+        """The settings that the class adds."""
         return {}
 
     def _common(self) -> list[list[Array]]:
-        """What all ranks have alike between rounds, for each fragment."""
+        """The values that all ranks have in common between rounds, for each fragment."""
         raise NotImplementedError
 
     def _load_common(self, common: list[list[Array]], is_new: bool) -> None:
-        """Take what the others have alike. A rank that is not new keeps its own parameters where they are not exchanged."""
+        """Load the values that the others have in common. A rank that is not new keeps its own parameters where they are not
+        exchanged."""
         raise NotImplementedError
 
     def _own_state(self) -> dict[str, Any]:
-        """What the class adds to :meth:`state_dict`."""
+        """The entries that the class adds to :meth:`state_dict`."""
         raise NotImplementedError
 
     def _load_own_state(self, call: str, state: Mapping[str, Any]) -> None:
@@ -310,7 +314,7 @@ class Averaging:
 
 
 class _Shared:
-    """What the members see of an :class:`Averaging`: :class:`herringbone.optim.members.State`."""
+    """An :class:`Averaging` as the members see it: a :class:`herringbone.optim.members.State`."""
 
     def __init__(self, owner: Averaging) -> None:
         self._owner = owner

@@ -1,4 +1,4 @@
-"""DiLoCo: ranks train alone for many steps, and an outer optimizer follows the mean of their ways."""
+"""DiLoCo: ranks train alone for many steps, and an outer optimizer follows the mean of their changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ __all__ = ["DiLoCo"]
 
 
 class DiLoCo(Averaging):
-    """Many steps of an inner optimizer on each rank, then one of an outer optimizer on the mean difference (Douillard et al., 2023)::
+    """Many steps of an inner optimizer on each rank, then one of an outer optimizer on the mean difference (Douillard et al.,
+    2023)::
 
         with herringbone.optim.DiLoCo(model, optimizer, sync_every=100, wire="int8") as diloco:
             while diloco.rounds < 50:
@@ -31,23 +32,24 @@ class DiLoCo(Averaging):
                 criterion(model(inputs), targets).backward()
                 optimizer.step()
 
-    The training loop stays as it is. All ranks begin a round with common parameters. After its inner steps each rank gives what these have changed, the
-    pseudo-gradient, and the mean over all ranks is the gradient of one step of the outer optimizer, which gives the next common
-    parameters. The names of the arguments are those of torchft's ``DiLoCo``, which takes a ``Manager`` in place of a group.
+    The training loop stays as it is. All ranks begin a round with common parameters. After its inner steps each rank sends the
+    resulting change, the pseudo-gradient. The mean over all ranks is the gradient for one step of the outer optimizer, which
+    makes the next common parameters. The arguments have the same names as in torchft's ``DiLoCo``, which takes a ``Manager``
+    instead of a group.
 
-    With several **fragments** a round exchanges one of them, in turns, and with a ``fragment_sync_delay`` the exchange runs while the
-    next inner steps compute (streaming DiLoCo, Douillard et al., 2025). The fragment follows from the number of the round, so all
-    ranks issue them in one order. Ranks can make different numbers of inner steps in a round: each passes its own ``sync_every``, or
-    calls :meth:`sync`.
+    With several **fragments** each round exchanges one of them, in turns. With a ``fragment_sync_delay`` the exchange runs
+    while the next inner steps compute (streaming DiLoCo, Douillard et al., 2025). The number of the round determines the
+    fragment, so all ranks issue exchanges in the same order. Ranks can make different numbers of inner steps in a round: each
+    passes its own ``sync_every``, or calls :meth:`sync`.
 
-    **Memory**: two more copies of the parameters on the CPU, the common parameters and the outer momentum, in float32 or float64.
-    While an exchange runs there are two more of its fragment.
+    **Memory**: two more copies of the parameters on the CPU, the common parameters and the outer momentum, in float32 or
+    float64. A running exchange needs two more copies of its fragment.
 
-    **A lost rank**: the pseudo-gradient of the round stays as it is until its mean is whole, so nobody applies half of an exchange.
-    With ``elastic=True`` the ranks that are left make the exchange again among themselves. Without, it fails with a
-    ``PeerLostError``, and :meth:`regroup` makes it again over another group. A new process starts with the rank, the size and the
-    place of the lost one (:class:`herringbone.Elastic`). It joins between two rounds, and gets the common parameters, the outer
-    momentum and the number of the round; another rank's buffers and state of the inner optimizer are its first ones.
+    **A lost rank**: the pseudo-gradient of a round is kept until its mean is complete, so no rank applies half of an exchange.
+    With ``elastic=True`` the remaining ranks repeat the exchange among themselves. Without it, the exchange fails with a
+    ``PeerLostError``, and :meth:`regroup` repeats it over another group. A new process starts with the rank, the size and the
+    meeting address of the lost one (:class:`herringbone.Elastic`) and joins between two rounds. It gets the common parameters,
+    the outer momentum and the number of the round. It begins with another rank's buffers and state of the inner optimizer.
     """
 
     _call = "DiLoCo"
@@ -78,30 +80,31 @@ class DiLoCo(Averaging):
         """Join the other ranks; all of them call this. They begin with the parameters of rank 0.
 
         Args:
-            model: a module, or its parameters; or a list of modules, which are the fragments. It is no DistributedDataParallel.
+            model: a module, or its parameters; or a list of modules, which are the fragments. Not a DistributedDataParallel.
             inner_optimizer: of torch, over the model's parameters.
-            outer_optimizer: of torch, over the model's parameters, or one for each fragment. If it is left out: SGD on the CPU with
-                the three arguments below.
+            outer_optimizer: of torch, over the model's parameters, or one for each fragment; by default SGD on the CPU with the
+                three arguments below.
             sync_every: inner steps in which each fragment is exchanged once: a multiple of the number of fragments.
-            fragments: into how many of about equal size the parameters of one model are cut; modules go in place of ``model``.
+            fragments: the number of fragments, of about equal size, into which one model's parameters are cut.
             fragment_sync_delay: how many inner steps before the end of its round the exchange of a fragment starts.
-            fragment_update_alpha: the share of the rank's own parameters in those with which it continues, from 0 to 1.
-            outer_lr, outer_momentum, nesterov: of the outer optimizer, without ``outer_optimizer``.
+            fragment_update_alpha: the share of the rank's own parameters in the mix with which it continues, from 0 to 1.
+            outer_lr, outer_momentum, nesterov: settings of the default outer optimizer.
             should_quantize: the same as ``wire="int8"``.
-            wire: a codec for pseudo-gradients of at most 32 bits, such as ``"bf16"`` and ``"int8"``, as of
+            wire: a codec for pseudo-gradients of at most 32 bits, such as ``"bf16"`` and ``"int8"``, as in
                 :meth:`herringbone.Communicator.all_reduce`.
-            feedback: whether what the codec loses of a fragment is added to its next exchange.
+            feedback: whether to use error feedback with the codec.
             bucket_bytes: the most bytes of one all-reduce.
-            group: of torch (backend ``"herringbone"``), or a communicator. If it is left out: torch's default group, or else what
-                :func:`herringbone.init` finds.
-            elastic: the other ranks repeat an exchange in which a rank is lost, and new processes join between rounds. Ranks are
-                those of a :class:`herringbone.Elastic`.
-            least, wait, on_change: of elastic members, as of :class:`herringbone.Elastic`.
+            group: a group of torch (backend ``"herringbone"``), or a communicator; by default torch's default group, or without
+                one the group from :func:`herringbone.init`.
+            elastic: if a rank is lost in an exchange, the others repeat it, and new processes join between rounds; the ranks
+                form a :class:`herringbone.Elastic`.
+            least, wait, on_change: for elastic members, as in :class:`herringbone.Elastic`.
 
         Raises:
             TypeError, ValueError: an argument makes no sense.
             ConfigError: the process group is of another backend.
-            ArgumentError: another rank has another class, wire, ``bucket_bytes``, outer optimizer, fragments or shapes of parameters.
+            ArgumentError: another rank has another class, wire, ``bucket_bytes``, outer optimizer, fragments or shapes of
+                parameters.
             HerringboneError: the ranks did not come together.
         """
         parts = _fragments_of(self._call, model, fragments)
@@ -109,7 +112,7 @@ class DiLoCo(Averaging):
         if not 0 <= fragment_update_alpha <= 1:
             raise ValueError(f"{self._call}: fragment_update_alpha is {fragment_update_alpha}; pass a number from 0 to 1")
         if should_quantize and wire not in (None, "int8"):
-            raise ValueError(f"{self._call}: should_quantize is wire='int8', and wire is {wire!r}; pass one of them")
+            raise ValueError(f"{self._call}: should_quantize means wire='int8', but wire is {wire!r}; pass one of them")
         codec = "int8" if should_quantize else wire
         super().__init__(parts, inner_optimizer, rounds, Wire(self._call, codec, feedback, bucket_bytes))
         self._follow_buffers(model)
@@ -133,7 +136,7 @@ class DiLoCo(Averaging):
         given = list_of(call, state, "common")
         if len(given) != len(self._fragments):
             raise ArgumentError(
-                f"{call}: the state has {len(given)} fragments, and the model {len(self._fragments)}; cut it alike"
+                f"{call}: the state has {len(given)} fragments, and the model {len(self._fragments)}; cut the model in the same way"
             )
         parts = [{"common": arrays} for arrays in given]
         common = [flat.arrays(call, part, "common") for flat, part in zip(self._fragments, parts)]

@@ -16,13 +16,13 @@ __all__ = ["NumpyOuter", "Outer", "TorchOuter", "own_outer"]
 
 
 class Outer(Protocol):
-    """What makes the outer step of each fragment."""
+    """Makes the outer step of each fragment."""
 
     def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
         """Change a fragment's common parameters in place by the averaged pseudo-gradient, which is overwritten."""
 
     def settings(self) -> dict[str, str]:
-        """What all ranks have to have alike, as texts by the name of an argument."""
+        """The settings that must be the same on all ranks, as texts by the name of an argument."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all fragments, in tensors."""
@@ -31,7 +31,7 @@ class Outer(Protocol):
         """Continue with a state; ``common`` are the parameters that it belongs to.
 
         Raises:
-            ArgumentError: it is of other fragments.
+            ArgumentError: it belongs to other fragments.
         """
 
 
@@ -42,16 +42,16 @@ class NumpyOuter:
         self._fragments = fragments
 
     def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
-        """As of :class:`Outer`."""
+        """See :class:`Outer`."""
         self._fragments[fragment].step(common, gradient)
 
     def settings(self) -> dict[str, str]:
-        """As of :class:`Outer`."""
+        """See :class:`Outer`."""
         first = self._fragments[0]
         return {"outer_lr": str(first.lr), "outer_momentum": str(first.momentum), "nesterov": str(first.nesterov)}
 
     def state_dict(self) -> dict[str, Any]:
-        """As of :class:`Outer`."""
+        """See :class:`Outer`."""
         found = []
         for each in self._fragments:
             velocity = each.velocity
@@ -59,7 +59,7 @@ class NumpyOuter:
         return {"velocity": found}
 
     def load_state_dict(self, state: Any, common: Sequence[Sequence[Array]]) -> None:
-        """As of :class:`Outer`."""
+        """See :class:`Outer`."""
         given = _of_fragments(state, "velocity", len(self._fragments))
         for each, velocity, parameters in zip(self._fragments, given, common):
             each.checked({"velocity": velocity}, parameters)  # raises before one is changed
@@ -88,7 +88,7 @@ class TorchOuter:
         """One optimizer for all fragments, or one for each.
 
         Raises:
-            TypeError: something else is no optimizer of torch.
+            TypeError: one is not an optimizer of torch.
             ValueError: there are too few or too many, or one lacks a parameter of its fragment.
         """
         given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
@@ -106,13 +106,13 @@ class TorchOuter:
                 )
 
     def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
-        """As of :class:`Outer`."""
+        """See :class:`Outer`."""
         flat, optimizer = self._fragments[fragment], self._of(fragment)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters]
         own = flat.read()
         try:
-            # A parameter without a gradient is left alone: those of other fragments are.
+            # Parameters of other fragments have no gradient, so the optimizer leaves them alone.
             for parameter in parameters:
                 parameter.grad = None
             flat.write(common)
@@ -126,7 +126,7 @@ class TorchOuter:
                 parameter.grad = before
 
     def settings(self) -> dict[str, str]:
-        """As of :class:`Outer`: the classes, and those options that are numbers."""
+        """See :class:`Outer`: the classes, and the numeric options."""
         found = []
         for optimizer in self._own:
             groups = ({**group, "lr": float(group["lr"])} if "lr" in group else group for group in optimizer.param_groups)
@@ -138,11 +138,11 @@ class TorchOuter:
         return {"outer_optimizer": " and ".join(found)}
 
     def state_dict(self) -> dict[str, Any]:
-        """As of :class:`Outer`."""
+        """See :class:`Outer`."""
         return {"optimizers": [optimizer.state_dict() for optimizer in self._own]}
 
     def load_state_dict(self, state: Any, common: Sequence[Sequence[Array]]) -> None:
-        """As of :class:`Outer`."""
+        """See :class:`Outer`."""
         parts = _of_fragments(state, "optimizers", len(self._own))
         for number, (optimizer, given) in enumerate(zip(self._own, parts)):
             call = f"DiLoCo.load_state_dict: outer optimizer {number}"
@@ -158,7 +158,7 @@ def _of_fragments(state: Any, name: str, number: int) -> list[Any]:
     """The parts of a state.
 
     Raises:
-        ArgumentError: it is of another outer optimizer.
+        ArgumentError: it is from another outer optimizer.
     """
     parts = state.get(name) if isinstance(state, Mapping) else None
     if not isinstance(parts, list) or len(parts) != number:

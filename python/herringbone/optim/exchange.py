@@ -1,4 +1,4 @@
-"""One average of arrays over a group, started and ended apart, and made again over another group if ranks are lost: numpy."""
+"""An average of arrays over a group, started and ended separately, and repeated over another group if ranks are lost: numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["BUCKET_BYTES", "Exchange", "Wire", "slices"]
 
 BUCKET_BYTES = 25 << 20
-"""The most bytes of one all-reduce, unless the program passes another number."""
+"""The default for the most bytes of one all-reduce."""
 
 
 def slices(elements: int, itemsize: int, bucket_bytes: int) -> list[slice]:
@@ -29,13 +29,13 @@ def slices(elements: int, itemsize: int, bucket_bytes: int) -> list[slice]:
 
 
 class Wire:
-    """How arrays travel: in all-reduces of a limited number of bytes, and coded or not."""
+    """How arrays are sent: in all-reduces of a limited number of bytes, with or without a codec."""
 
     def __init__(self, call: str, codec: str | None, feedback: bool, bucket_bytes: int) -> None:
-        """``feedback`` adds what a codec loses of a slice to the next exchange of it.
+        """``feedback``: use error feedback with the codec.
 
         Raises:
-            TypeError, ValueError: no codec is called that, or the number makes no sense.
+            TypeError, ValueError: no codec has this name, or the number makes no sense.
         """
         compressed(call, codec, None, None)
         bucket_bytes = whole(call, "bucket_bytes", bucket_bytes, "a number of bytes")
@@ -53,10 +53,10 @@ class Wire:
         return {"compression": self.codec, "tensor": name, "residuals": self.residuals}
 
     def saved_residuals(self) -> dict[str, dict[str, Any]] | None:
-        """What a checkpoint keeps of the residuals, if there are any.
+        """The residuals for a checkpoint, if there are any.
 
-        It has tensors, which ``torch.load`` reads with its default ``weights_only=True``. :class:`herringbone.Residuals` takes
-        tensors and arrays back.
+        They are tensors, which ``torch.load`` reads with its default ``weights_only=True``. :class:`herringbone.Residuals`
+        loads tensors and arrays.
         """
         if self.residuals is None:
             return None
@@ -69,8 +69,8 @@ class Wire:
 class Exchange:
     """The average of some arrays over the ranks of a group.
 
-    It leaves its arrays as they are, whatever happens, so it can be made again from them. The results are arrays of their
-    own, and nobody sees them before all of them are whole.
+    It never changes its arrays, so it can be repeated from them. The results are new arrays, which appear only once all
+    of them are complete.
     """
 
     def __init__(self, values: Sequence[Array], wire: Wire, name: str) -> None:
@@ -83,13 +83,13 @@ class Exchange:
 
     @classmethod
     def over(cls, averages: Sequence[Array], wire: Wire, name: str) -> Exchange:
-        """One that has ended well, elsewhere, with these averages."""
+        """An exchange that has succeeded elsewhere, with these averages."""
         exchange = cls([], wire, name)
         exchange._results, exchange._is_over = list(averages), True
         return exchange
 
     def issue(self, group: Communicator) -> None:
-        """Start it over ``group``. Nothing happens if it has started there.
+        """Start it over ``group``, if it has not started there yet.
 
         Raises:
             HerringboneError: it cannot start. It can be started again.
@@ -120,7 +120,7 @@ class Exchange:
         return self._results
 
     def abandon(self) -> None:
-        """Wait until what has started has ended, however it ends: it uses memory."""
+        """Wait until all started calls have ended, successfully or not, because they use memory."""
         if self._is_over:
             return
         works, self._works, self._group = self._works, [], None

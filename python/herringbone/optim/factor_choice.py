@@ -1,4 +1,4 @@
-"""Whether a linear layer's gradient is sent as factors or whole: a pure rule, and how it is explained."""
+"""Decides whether a linear layer's gradient is sent as factors or whole: a pure rule, and its explanation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class LayerSize:
 
 
 def uses_factors(size: LayerSize, ranks: int) -> bool:
-    """Whether factors are fewer numbers than what an all-reduce of the gradient moves: rows (M + N) P < 2 M N.
+    """Whether factors are fewer numbers than an all-reduce of the gradient moves: rows (M + N) P < 2 M N.
 
-    This is the rule of Zhang et al., "Poseidon" (ATC 2017), for a gradient that is summed without servers.
+    The rule is from Zhang et al., "Poseidon" (ATC 2017), for a gradient that is summed without servers.
     """
     if size.rows is None:
         return True
@@ -29,7 +29,7 @@ def uses_factors(size: LayerSize, ranks: int) -> bool:
 
 
 def explained(sizes: Sequence[LayerSize], ranks: int, others: Sequence[str]) -> str:
-    """The choice for each layer with its numbers, as lines of text; ``others`` say why layers were left to their gradients."""
+    """The choice for each layer with its numbers, as lines of text; ``others`` explain layers that do not send factors."""
     lines = []
     for size in sizes:
         shape = f"{size.name}: {size.outputs} x {size.inputs}"

@@ -1,4 +1,4 @@
-"""Linear layers whose gradients travel as factors: sufficient factor broadcasting.
+"""Linear layers whose gradients are sent as factors: sufficient factor broadcasting.
 
 ::
 
@@ -26,35 +26,38 @@ from .factor_choice import LayerSize, explained, uses_factors
 __all__ = ["FactorBroadcast", "factor_broadcast"]
 
 _Factors = list[tuple[torch.Tensor, torch.Tensor]]
-"""Of some products: (rows, outputs) and (rows, inputs)."""
+"""The factors of some products: (rows, outputs) and (rows, inputs)."""
 
 
 def factor_broadcast(model: torch.nn.Module, *, rows: int | None = None, group: Any = None) -> FactorBroadcast:
-    """Have the gradients of the model's ``torch.nn.Linear`` layers travel as factors where these are smaller.
+    """Send the gradients of the model's ``torch.nn.Linear`` layers as factors where these are smaller.
 
-    A layer of N outputs and M inputs has as its gradient the sum of u v^T over its rows (batch times tokens), with u of N and v of M numbers. Each
-    rank sends its u and v to all, and makes the mean gradient of all ranks from them; it never makes its own. All ranks call this, before
-    DistributedDataParallel, which then leaves these layers alone, and get rank 0's parameters of these layers. The gradients
-    are there when ``backward()`` returns; with several calls of it they add up. A loss that uses the parameters of these layers
-    elsewhere, too, such as a sum of the weights' squares, is refused in ``backward()``. A copy of the model, by ``copy.deepcopy`` or
-    ``torch.save``, is one without factors; the names in ``state_dict()`` stay as they are.
+    The gradient of a layer with N outputs and M inputs is the sum of u v^T over its rows (batch times tokens). u has N numbers,
+    v has M. Each rank sends its u and v to all ranks, and computes the mean gradient from all of them, but never its own
+    gradient.
+
+    All ranks call this before DistributedDataParallel, which then leaves these layers alone, and get rank 0's parameters of
+    these layers. The gradients are ready when ``backward()`` returns; several calls add up. ``backward()`` refuses a loss that
+    also uses these layers' parameters directly, such as a sum of the weights' squares. A copy of the model, by
+    ``copy.deepcopy`` or ``torch.save``, sends no factors. The names in ``state_dict()`` do not change.
 
     Source: Xie et al., "Lighter-Communication Distributed Machine Learning via Sufficient Factor Broadcasting" (UAI 2016).
 
     Args:
-        rows: the most rows that a layer gets on a rank in a step. Layers for which factors are larger then stay with
-            DistributedDataParallel. If it is ``None`` each step decides, by the rows that ranks have, and this sums what is not sent as factors.
+        rows: the most rows that a layer gets on a rank in a step. Layers whose factors would be larger stay with
+            DistributedDataParallel. If it is ``None``, each step decides by the ranks' present rows, and other gradients are
+            summed here.
         group: the process group of torch; by default torch's.
 
     Raises:
-        TypeError: the model is none.
+        TypeError: the model is not a module.
         ArgumentError: there is no process group, or the layers send factors already.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"factor_broadcast: model is a {type(model).__name__}; pass a torch.nn.Module")
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise ArgumentError(
-            "factor_broadcast: the model is in DistributedDataParallel already; call this before, with the model in it"
+            "factor_broadcast: the model is in DistributedDataParallel already; call this before that, with the model itself"
         )
     if group is None and not dist.is_initialized():
         raise ArgumentError("factor_broadcast: there is no process group; call init_process_group first")
@@ -66,7 +69,7 @@ def factor_broadcast(model: torch.nn.Module, *, rows: int | None = None, group: 
 
 
 class FactorBroadcast:
-    """The layers of a model whose gradients travel as factors; :func:`factor_broadcast` makes it. Keep it as long as the model trains."""
+    """The layers of a model that send factors; :func:`factor_broadcast` makes it. Keep it as long as the model trains."""
 
     def __init__(self, model: torch.nn.Module, rows: int | None, group: Any) -> None:
         """For :func:`factor_broadcast`."""
@@ -75,13 +78,13 @@ class FactorBroadcast:
         self._others: list[str] = []
         self._is_removed = False
         self._passes: set[int] = set()
-        """The engine's numbers of the backward passes that are to exchange factors at their end."""
+        """The engine's numbers of the backward passes that exchange factors at their end."""
         linear = [(name or "the model", each) for name, each in model.named_modules() if type(each) is torch.nn.Linear]
         for name, module in linear:
             if not _is_plain(module):
                 raise ArgumentError(
-                    f"factor_broadcast: {name} has a forward of its own already; if it sends factors, call remove() of what the first "
-                    "factor_broadcast has returned"
+                    f"factor_broadcast: {name} has a forward of its own already; if it sends factors, call remove() on the object that "
+                    "the first factor_broadcast has returned"
                 )
         shared = _shared(model)
         for name, module in linear:
@@ -101,19 +104,20 @@ class FactorBroadcast:
                 dist.broadcast(parameter.detach(), group=group, group_src=0)
 
     def explain(self) -> str:
-        """For each linear layer what is sent and why, by the rows of the last step; and what layers that send factors refuse."""
-        refused = ["a gradient of their weights that comes from elsewhere in the loss is refused"] if self._layers else []
+        """For each linear layer: whether it sends factors and why, by the rows of the last step; and what such layers
+        refuse."""
+        refused = ["a gradient of their weights from elsewhere in the loss is refused"] if self._layers else []
         return explained([layer.size for layer in self._layers], self._ranks, self._others + refused)
 
     def remove(self) -> None:
-        """Have the layers make gradients of their own again, which nobody sums. A second call does nothing."""
+        """Let the layers compute their own gradients again, which are not summed then. A second call does nothing."""
         if not self._is_removed:
             self._is_removed = True
             for layer in self._layers:
                 layer.remove()
 
     def _leave_out(self, model: torch.nn.Module) -> None:
-        """Tell DistributedDataParallel which parameters are not its own."""
+        """Tell DistributedDataParallel which parameters to leave alone."""
         modules = {id(layer.module) for layer in self._layers}
         names = [
             f"{name}.{own}" if name else own
@@ -127,20 +131,22 @@ class FactorBroadcast:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise UnsupportedError(
-            "factor_broadcast: what it has returned is of one model in this process, and cannot be copied or saved; copy the model, whose "
-            "copy sends no factors, and call factor_broadcast for the copy"
+            "factor_broadcast: its result belongs to one model in this process, and cannot be copied or saved. Copy the model, whose copy "
+            "sends no factors, and call factor_broadcast for the copy"
         )
 
     def _heard(self, number: int) -> None:
-        """A layer has factors of a backward pass: they are exchanged when all of it is over, in one order on all ranks."""
+        """Note that a layer has factors: they are exchanged at the end of the whole backward pass, in one order on all
+        ranks."""
         if number not in self._passes:
             self._passes.add(number)
             torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self._exchange, number))
 
     def _forget_failures(self) -> None:
-        """A forward pass begins: if it is not within a backward pass, as with checkpoints of activations, those before have ended.
+        """Called at a forward pass. If this is not within a backward pass, as with checkpoints of activations, earlier ones
+        have ended.
 
-        One that still has factors has failed. Their gradients are lost, as those of other layers can be.
+        An earlier pass that still has factors has failed. Its gradients are lost, as can happen in other layers, too.
         """
         if self._passes and torch._C._current_graph_task_id() == -1:
             self._passes.clear()
@@ -171,7 +177,7 @@ class FactorBroadcast:
                 layer.add_gradients(weight / self._ranks, bias / self._ranks)
 
     def _gather(self, left: torch.Tensor, right: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """All ranks' factors, in the order of ranks. Ranks with fewer rows send zeros behind theirs, which are cut off again."""
+        """All ranks' factors, in the order of ranks. Ranks with fewer rows append zeros, which are cut off again."""
         own = torch.zeros((max(rows), left.shape[1] + right.shape[1]), dtype=left.dtype, device=left.device)
         own[: len(left), : left.shape[1]] = left
         own[: len(left), left.shape[1] :] = right
@@ -183,7 +189,8 @@ class FactorBroadcast:
 
 
 class _LeftOut(list[str]):
-    """Names of parameters that DistributedDataParallel leaves alone; for a copy of the model those that it leaves alone anyway."""
+    """Names of parameters that DistributedDataParallel leaves alone; for a copy of the model only the names it would leave
+    alone anyway."""
 
     def __init__(self, before: list[str], names: list[str]) -> None:
         super().__init__([*before, *names])
@@ -214,19 +221,19 @@ class _Layer:
         del self.module.forward
 
     def _refuse(self, name: str, gradient: torch.Tensor | None) -> None:
-        """A parameter gets a gradient of the engine: it came from elsewhere, and no rank would sum it."""
+        """Refuse a gradient that autograd gives to a parameter: it came from elsewhere, and no rank would sum it."""
         if gradient is not None:
             raise UnsupportedError(
-                f"factor_broadcast: the {name} of {self.size.name} has a gradient that did not come by the layer, and nobody sums it; "
-                "use it in the layer only, pass weight_decay to the optimizer in place of a term of the loss, or give the layer a "
-                "class of its own, derived of torch.nn.Linear, which stays with DistributedDataParallel"
+                f"factor_broadcast: the {name} of {self.size.name} has a gradient from outside the layer, which is not summed. Use the "
+                "parameter in the layer only, and pass weight_decay to the optimizer instead of a term of the loss. Or give the layer "
+                "its own class, derived from torch.nn.Linear: it then stays with DistributedDataParallel"
             )
 
     def is_wanted(self) -> bool:
-        """Whether the backward pass under way is to make gradients of the layer's parameters, and not of other tensors only.
+        """Whether the running backward pass computes gradients of the layer's parameters, not only of other tensors.
 
         Raises:
-            UnsupportedError: the pass is to return them.
+            UnsupportedError: the pass has to return them.
         """
         trained = [parameter for parameter in self.module.parameters(recurse=False) if parameter.requires_grad]
         nodes = [torch.autograd.graph.get_gradient_edge(parameter).node for parameter in trained]
@@ -235,7 +242,7 @@ class _Layer:
         except RuntimeError as error:  # of a leaf whose gradient torch.autograd.grad is to return
             raise UnsupportedError(
                 f"factor_broadcast: torch.autograd.grad has no gradient of the parameters of {self.size.name}, which sends factors; "
-                "call backward(), or first remove() of what factor_broadcast has returned"
+                "call backward(), or first remove() on the result of factor_broadcast"
             ) from error
 
     def hear(self, left: torch.Tensor, right: torch.Tensor) -> None:
@@ -245,7 +252,7 @@ class _Layer:
         self.owner._heard(number)
 
     def take(self, number: int) -> _Factors:
-        """The factors that have come in a backward pass."""
+        """The factors from a backward pass."""
         return self._factors.pop(number, [])
 
     def forget(self) -> None:
@@ -275,7 +282,7 @@ class _Layer:
 
 
 class _Product(torch.autograd.Function):
-    """A linear layer's product. Its backward pass gives factors to the layer, and no gradient to the weight."""
+    """A linear layer's product. Its backward pass gives factors to the layer instead of a gradient to the weight."""
 
     @staticmethod
     def forward(ctx: Any, layer: _Layer, inputs: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
@@ -297,7 +304,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """A gradient that cannot be differentiated again: factors are of the first derivative."""
+    """A gradient that cannot be differentiated again, because factors belong to the first derivative."""
 
     @staticmethod
     def forward(ctx: Any, layer: _Layer, before: torch.Tensor, *comes_of: torch.Tensor) -> torch.Tensor:
@@ -307,13 +314,13 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise UnsupportedError(
-            f"factor_broadcast: {ctx.layer.size.name} sends factors, and its gradient cannot be differentiated again, as a gradient "
+            f"factor_broadcast: {ctx.layer.size.name} sends factors, so its gradient cannot be differentiated again, as a gradient "
             "penalty does; train such a model without factor_broadcast"
         )
 
 
 class _Forward:
-    """In place of a layer's own ``forward``. In a copy of the layer that is its own again."""
+    """Replaces a layer's own ``forward``. A copy of the layer has its own again."""
 
     def __init__(self, layer: _Layer) -> None:
         self._layer = layer
@@ -328,18 +335,18 @@ class _Forward:
         return types.MethodType(torch.nn.Linear.forward, copy.deepcopy(self._layer.module, memo))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # The layer is made by then, and has nothing of its own yet: this finds its class's.
+        # The layer exists by then and has no own attribute yet, so this finds its class's.
         return getattr, (self._layer.module, "forward")
 
 
 def _is_plain(module: torch.nn.Linear) -> bool:
-    """Whether a layer has the forward of its class; copies of layers that send factors have it by themselves."""
+    """Whether a layer has the forward of its class, as copies of layers that send factors do."""
     own = vars(module).get("forward")
     return own is None or getattr(own, "__func__", None) is torch.nn.Linear.forward
 
 
 def _shared(model: torch.nn.Module) -> set[int]:
-    """The parameters that several modules have."""
+    """The parameters that several modules share."""
     seen: set[int] = set()
     shared: set[int] = set()
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Parameters as flat arrays on the CPU, one for each type, which the numpy cores and the engine take."""
+"""Parameters as flat arrays on the CPU, one for each type, for the numpy cores and the engine."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class FlatParameters:
             if is_dtensor(parameter):
                 shape = "x".join(map(str, parameter.shape))
                 raise UnsupportedError(
-                    f"{call}: parameter {number}, of shape {shape}, is a DTensor, of which each rank has a part, as FSDP2 and tensor "
-                    "parallelism make them; pass a model with whole parameters, without fully_shard and parallelize_module"
+                    f"{call}: parameter {number}, of shape {shape}, is a DTensor, as FSDP2 and tensor parallelism make them. Each rank has only a part "
+                    "of it: pass a model with whole parameters, without fully_shard and parallelize_module"
                 )
             if not parameter.is_floating_point() or parameter.layout != torch.strided:
                 what = f"parameter {number} is of {parameter.dtype} and {parameter.layout}"
@@ -49,7 +49,7 @@ class FlatParameters:
             self._at.setdefault(_WIDE.get(parameter.dtype, np.dtype("f4")), []).append(number)
 
     def described(self) -> list[str]:
-        """Of each parameter the shape, and the type of its array."""
+        """The shape of each parameter, and the type of its array."""
         types = {number: dtype for dtype, numbers in self._at.items() for number in numbers}
         shapes = ("x".join(map(str, parameter.shape)) or "a number" for parameter in self.parameters)
         return [f"{shape} in {types[number]}" for number, shape in enumerate(shapes)]
@@ -63,7 +63,7 @@ class FlatParameters:
         return self._gather([parameter.grad for parameter in self.parameters])
 
     def write(self, arrays: Sequence[Array], own: float = 0.0) -> None:
-        """Make the values those of ``arrays``, or a mix of which the present values are the share ``own``."""
+        """Set the values to ``arrays``, or to a mix in which the present values have the share ``own``."""
         with torch.no_grad():
             for parameter, values in self._views(arrays):
                 values = values.to(parameter.device)
@@ -77,7 +77,7 @@ class FlatParameters:
         return np.array([parameter.grad is not None for parameter in self.parameters], np.float64)
 
     def write_gradients(self, arrays: Sequence[Array], present: Array | None = None) -> None:
-        """Make the gradients those of ``arrays``; a parameter without one gets a new one, unless ``present`` has a 0 for it."""
+        """Set the gradients to ``arrays``. A parameter without a gradient gets one, except where ``present`` has a 0."""
         absent = set() if present is None else {id(each) for each, share in zip(self.parameters, present) if not share}
         with torch.no_grad():
             for parameter, values in self._views(arrays):
@@ -94,10 +94,10 @@ class FlatParameters:
         return [torch.from_numpy(array.copy()) for array in arrays]
 
     def arrays(self, call: str, state: Mapping[str, Any], what: str) -> list[Array]:
-        """Copies of the tensors of a state that have a name.
+        """Copies of the tensors under a name of a state.
 
         Raises:
-            ArgumentError: they are missing, or of other parameters.
+            ArgumentError: they are missing, or belong to other parameters.
         """
         return self.checked(call, f"state's {what!r}", list_of(call, state, what))
 
@@ -105,7 +105,7 @@ class FlatParameters:
         """Copies of tensors or arrays as arrays of this layout.
 
         Raises:
-            ArgumentError: they are of other parameters.
+            ArgumentError: they belong to other parameters.
         """
         arrays = [np.array(each) for each in given]
         own = [(sum(self.parameters[at].numel() for at in numbers), str(dtype)) for dtype, numbers in self._at.items()]
@@ -144,11 +144,11 @@ class FlatParameters:
 
 
 def parameters_of(call: str, model: Any) -> list[torch.Tensor]:
-    """The parameters of a module that are trained, or those that are passed.
+    """The parameters of a module that are trained, or the parameters that are passed.
 
     Raises:
         TypeError: it is neither a module nor parameters.
-        ValueError: there are none, or one comes twice, or the module is a DistributedDataParallel.
+        ValueError: there are none, one comes twice, or the module is a DistributedDataParallel.
     """
     if isinstance(model, torch.Tensor) or not isinstance(model, (torch.nn.Module, Iterable)):
         raise TypeError(f"{call}: model is a {type(model).__name__}; pass a torch.nn.Module, or a list of parameters")

@@ -1,4 +1,4 @@
-"""LocalSGD and PostLocalSGD: ranks train alone and average their parameters now and then."""
+"""LocalSGD and PostLocalSGD: ranks train alone and average their parameters periodically."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class LocalSGD(Averaging):
                 criterion(model(inputs), targets).backward()
                 optimizer.step()
 
-    The training loop stays as it is. ``model`` is no DistributedDataParallel, which would sum the gradients at every step. All ranks begin with the parameters of
-    rank 0. State of the optimizer, such as momentum, and buffers of the model, such as those of batch norm, stay each rank's own.
+    The training loop stays as it is. ``model`` must not be a DistributedDataParallel, which would sum the gradients at every
+    step. All ranks begin with the parameters of rank 0. The optimizer's state, such as momentum, and the model's buffers, such
+    as batch norm's, are not averaged.
 
-    Ranks can make different numbers of steps in a round: each passes its own ``sync_every``, or calls :meth:`sync`. A round takes
-    as long as the slowest rank's steps, and the group's timeout has to be longer.
+    Ranks can make different numbers of steps in a round: each passes its own ``sync_every``, or calls :meth:`sync`. A round
+    takes as long as the slowest rank's steps, and the group's timeout has to be longer.
 
     It keeps one copy of the parameters on the CPU, and two more while an exchange runs.
     """
@@ -57,17 +58,17 @@ class LocalSGD(Averaging):
         """Join the other ranks; all of them call this.
 
         Args:
-            model: a module, or its parameters; those that require no gradient are left alone.
+            model: a module, or its parameters; parameters that require no gradient are left alone.
             optimizer: of torch, over these parameters.
-            sync_every: how many steps there are between two averages.
-            group: of torch (backend ``"herringbone"``), or a communicator. If it is left out: torch's default group, or else what
-                :func:`herringbone.init` finds.
-            wire: a codec for parameters of at most 32 bits, as of :meth:`herringbone.Communicator.all_reduce`.
-            feedback: whether what the codec loses is added to the next round.
+            sync_every: the number of steps between two averages.
+            group: a group of torch (backend ``"herringbone"``), or a communicator; by default torch's default group, or without
+                one the group from :func:`herringbone.init`.
+            wire: a codec for parameters of at most 32 bits, as in :meth:`herringbone.Communicator.all_reduce`.
+            feedback: whether to use error feedback with the codec.
             bucket_bytes: the most bytes of one all-reduce.
-            elastic: the other ranks repeat a round in which a rank is lost, and new processes join between rounds. Ranks are those
-                of a :class:`herringbone.Elastic`.
-            least, wait, on_change: of elastic members, as of :class:`herringbone.Elastic`.
+            elastic: if a rank is lost in a round, the others repeat its exchange, and new processes join between rounds; the
+                ranks form a :class:`herringbone.Elastic`.
+            least, wait, on_change: for elastic members, as in :class:`herringbone.Elastic`.
 
         Raises:
             TypeError, ValueError: an argument makes no sense.
@@ -103,15 +104,16 @@ class LocalSGD(Averaging):
 
 
 class PostLocalSGD(LocalSGD):
-    """Average gradients before each of the first steps, and parameters now and then after these (Lin et al., ICLR 2020)::
+    """Average gradients before each of the first steps, and parameters periodically after these (Lin et al., ICLR 2020)::
 
         with herringbone.optim.PostLocalSGD(model, optimizer, sync_every=8, warmup_steps=100):
             for inputs, targets in batches:
                 ...  # a training loop, as without it
 
-    Its results are those of torch's ``PostLocalSGDOptimizer`` with a ``PeriodicModelAverager`` of the same numbers, over a
-    DistributedDataParallel whose gradients are averaged over all ranks in the warm-up and not at all later. The first average of
-    parameters follows the first step after the warm-up. Else it is a :class:`LocalSGD`. In the warm-up an optimizer's step takes no closure.
+    It has the same results as torch's ``PostLocalSGDOptimizer`` with a ``PeriodicModelAverager`` of the same numbers. There, a
+    DistributedDataParallel averages gradients over all ranks in the warm-up and not at all later. The first average of
+    parameters follows the first step after the warm-up. In the warm-up an optimizer's step takes no closure. In all other
+    respects it is a :class:`LocalSGD`.
     """
 
     _call = "PostLocalSGD"
@@ -128,12 +130,12 @@ class PostLocalSGD(LocalSGD):
         """Join the other ranks; all of them call this.
 
         Args:
-            model, optimizer, sync_every, group: as of :class:`LocalSGD`.
+            model, optimizer, sync_every, group: as in :class:`LocalSGD`.
             warmup_steps: how many synchronous steps come first.
-            options: the further ones of :class:`LocalSGD`. A codec is for averages of gradients, too.
+            options: the other arguments of :class:`LocalSGD`. A codec also applies to averages of gradients.
 
         Raises:
-            TypeError, ValueError, ConfigError, HerringboneError: as of :class:`LocalSGD`.
+            TypeError, ValueError, ConfigError, HerringboneError: as in :class:`LocalSGD`.
         """
         self._warm_up = WarmUp.checked(self._call, sync_every, warmup_steps)
         self._made = 0
@@ -158,7 +160,7 @@ class PostLocalSGD(LocalSGD):
         *given, last = list_of(call, state, "averages") or [()]
         gradients, present = flat.checked(call, "state's 'averages'", given), np.array(last)
         if present.shape != (len(flat.parameters),):
-            raise ArgumentError(f"{call}: the state's 'averages' are of {present.size} parameters, not {len(flat.parameters)}")
+            raise ArgumentError(f"{call}: the state's 'averages' are for {present.size} parameters, not {len(flat.parameters)}")
         return [*gradients, present]
 
     def _before_step(self, closure: Any = None) -> None:
@@ -174,11 +176,11 @@ class PostLocalSGD(LocalSGD):
         averages = self._members.settle(self._pending)
         self._pending = None
         if averages is None:
-            # This rank has the state that other ranks have after this step: it makes none itself.
+            # This rank has the other ranks' state after this step, so it does not make the step itself.
             self._optimizer.zero_grad(set_to_none=True)
             self._skips = True
             return
-        # A parameter without a gradient on all ranks keeps none: the optimizer leaves it alone, weight decay, too.
+        # A parameter without a gradient on all ranks gets none, so that the optimizer and its weight decay leave it alone.
         *gradients, present = averages
         flat.write_gradients(gradients, present)
 

@@ -1,4 +1,4 @@
-"""The ranks that average, fixed or elastic: what becomes of an exchange when some of them are lost."""
+"""The ranks that average, fixed or elastic, and the handling of an exchange when some of them are lost."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["ElasticMembers", "FixedMembers", "Job", "State"]
 
 
 class State(Protocol):
-    """What all ranks have alike between two rounds, as members give it to each other."""
+    """The values that all ranks have in common between two rounds, as members exchange them."""
 
     call: str
-    """What errors name."""
+    """The name in errors."""
     settings: dict[str, str]
-    """What all ranks have alike always, as texts by name."""
+    """The settings that are always the same on all ranks, as texts by name."""
 
     @property
     def rounds(self) -> int:
@@ -36,17 +36,17 @@ class State(Protocol):
         """The state, as :func:`herringbone.broadcast_state` takes it."""
 
     def load(self, state: dict[str, Any]) -> bool:
-        """Take a state of another rank; whether it replaces this rank's, so that the round under way is void."""
+        """Load another rank's state; returns whether it replaces this rank's, so that the current round is void."""
 
 
 class FixedMembers:
     """The ranks of one group. If one of them is lost, the exchange fails on all, and the program can pass another group."""
 
     def __init__(self, communicator: Communicator, state: State) -> None:
-        """All ranks of ``communicator`` call this. They get the state of the one that is furthest, at first of rank 0.
+        """All ranks of ``communicator`` call this. They get the state of the furthest rank, at first of rank 0.
 
         Raises:
-            ArgumentError: on all ranks: one has other settings.
+            ArgumentError: on all ranks, if one has other settings.
             HerringboneError: the ranks did not come together.
         """
         self._state = state
@@ -55,25 +55,25 @@ class FixedMembers:
 
     @property
     def communicator(self) -> Communicator:
-        """The group of the exchanges. It is one of its own, so the program can make other calls meanwhile, in any order."""
+        """The group of the exchanges. It is separate, so the program can make other calls meanwhile, in any order."""
         return self._communicator
 
     leaving = False
 
     def begin(self) -> None:
-        """A round begins."""
+        """Called when a round begins."""
 
     def count(self, rounds: int) -> None:
-        """A checkpoint of this many rounds was loaded."""
+        """Called after a checkpoint of this many rounds was loaded."""
 
     def issue(self, exchange: Exchange) -> None:
-        """Start an exchange. If that fails, :meth:`settle` says so."""
+        """Start an exchange. If that fails, :meth:`settle` raises the error."""
         with suppress(PeerLostError):
             exchange.issue(self._communicator)
 
     @in_words_of("averaging")
     def settle(self, exchange: Exchange) -> Any:
-        """The averages of an exchange, which starts if it has not.
+        """The averages of an exchange, which is started if necessary.
 
         Raises:
             HerringboneError: it failed; it can be settled again, over another group.
@@ -82,7 +82,7 @@ class FixedMembers:
         return exchange.wait()
 
     def regroup(self, communicator: Communicator) -> bool:
-        """Continue over another group; whether the round under way is void, because this rank was behind the others."""
+        """Continue over another group; returns whether the current round is void, because this rank was behind the others."""
         before = self._communicator
         self._communicator = self._meet(communicator)
         with suppress(HerringboneError):
@@ -112,11 +112,11 @@ class Job(Elastic):
     """Elastic members that compare their settings whenever some of them have come or gone. Its steps are the rounds."""
 
     def __init__(self, state: State, load: Callable[[Any], None], **options: Any) -> None:
-        """``load`` takes a state that another rank has saved; ``options`` are those of :class:`herringbone.Elastic`.
+        """``load`` loads a state that another rank has saved; ``options`` go to :class:`herringbone.Elastic`.
 
         Raises:
-            ArgumentError: this rank has other settings than those that have made rounds; or, before the first round, any rank has.
-                This rank leaves the group then, also if it is the given ``communicator``.
+            ArgumentError: this rank's settings differ from the ranks that have made rounds; before the first round, any ranks'
+                differ. This rank then leaves the group, even if it is the given ``communicator``.
         """
         self._shared = state
         super().__init__(state.save, load, look_every=1, **options)
@@ -125,7 +125,7 @@ class Job(Elastic):
         try:
             differ = agree(self._shared.call, self.communicator, self._shared.settings, self._shared.rounds)
         except ArgumentError:
-            # The others wait for this rank until it leaves, and a program whose constructor fails may have nothing to close.
+            # The others wait for this rank until it leaves, and a program whose constructor fails might have no object to close.
             with suppress(HerringboneError):
                 self.communicator.close()
             raise
@@ -136,13 +136,13 @@ class Job(Elastic):
 
 
 class ElasticMembers:
-    """The ranks that live. An exchange in which some are lost is made again by the others, and new processes join between rounds.
+    """The surviving ranks. If some are lost in an exchange, the others repeat it, and new processes join between rounds.
 
     A :class:`Job` agrees on the members.
     """
 
     def __init__(self, state: State, communicator: Communicator | None, **options: Any) -> None:
-        """``options`` are those of :class:`herringbone.Elastic`. All ranks get the state of the one that is furthest."""
+        """``options`` go to :class:`herringbone.Elastic`. All ranks get the state of the furthest one."""
         self._state = state
         self._is_void = False
         self._step: AbstractContextManager[Communicator] | None = None
@@ -151,16 +151,16 @@ class ElasticMembers:
 
     @property
     def communicator(self) -> Communicator:
-        """The present group; of the job's own calls, too."""
+        """The present group; the job's own calls use it, too."""
         return self.job.communicator
 
     @property
     def leaving(self) -> bool:
-        """Whether this process is to leave: it was sent SIGTERM."""
+        """Whether this process has to leave, because it was sent SIGTERM."""
         return self.job.leaving
 
     def begin(self) -> None:
-        """A round begins: new processes join here. Nothing happens within a round."""
+        """Let new processes join when a round begins; within a round it does nothing."""
         if self._step is None:
             self._is_void = False
             step = self.job.step()
@@ -168,20 +168,20 @@ class ElasticMembers:
             self._step = step
 
     def count(self, rounds: int) -> None:
-        """A checkpoint of this many rounds was loaded."""
+        """Called after a checkpoint of this many rounds was loaded."""
         self.job.steps = rounds
 
     def issue(self, exchange: Exchange) -> None:
-        """Start an exchange within a round. If that fails, :meth:`settle` makes it again."""
+        """Start an exchange within a round. If that fails, :meth:`settle` repeats it."""
         with suppress(PeerLostError):
             exchange.issue(self.communicator)
 
     def settle(self, exchange: Exchange) -> Any:
-        """The averages of an exchange over the ranks that live; ``None`` if this rank got the result with another one's state.
+        """The averages of an exchange over the surviving ranks; ``None`` if this rank got the result with another rank's state.
 
         Raises:
             PeerLostError: the remaining ranks cannot continue.
-            HerringboneError: something else failed.
+            HerringboneError: another failure.
         """
         while True:
             self.begin()
@@ -203,20 +203,20 @@ class ElasticMembers:
             return averages
 
     def regroup(self, communicator: Communicator) -> bool:
-        """Members find each other by themselves."""
-        raise ConfigError("regroup: with elastic=True the ranks that are left form their group themselves; do not call this")
+        """Refuse the call, because elastic members form their group themselves."""
+        raise ConfigError("regroup: with elastic=True the remaining ranks form their group themselves; do not call this")
 
     def close(self) -> None:
         """Leave the job; the others continue without this rank."""
         if self._step is not None:
-            # Ends the step without a change of its count: nobody waits here for a rank that is lost.
+            # Ends the step without changing its count: no rank waits here for a lost one.
             step, self._step = self._step, None
             with suppress(GeneratorExit):
                 step.__exit__(GeneratorExit, GeneratorExit(), None)
         self.job.close()
 
     def _end(self, error: BaseException | None) -> None:
-        """Leave the step's block: with a lost rank this agrees on the members that are left."""
+        """Leave the step's block; if a rank is lost, this agrees on the remaining members."""
         step, self._step = self._step, None
         assert step is not None
         if error is None:
@@ -229,16 +229,16 @@ class ElasticMembers:
 
 
 def _say_met() -> None:
-    """Note for a launcher that starts ranks again that this one has met the others: it does not wait for them in vain.
+    """Note, for a launcher that restarts ranks, that this rank has met the others and does not wait for them in vain.
 
-    The launcher ends the job if a rank has noted nothing while all others have succeeded with this note. It is made here and
-    not at the end of the rounds, which a rank can reach later than others. The file is that of the setting
-    HERRINGBONE_PROGRESS_FILE; numbers that the program itself has written there stay.
+    The launcher ends the job if a rank has not made this note while all others, which have, have succeeded. The note is made
+    here rather than at the end of the rounds, which a rank can reach later than others. The setting HERRINGBONE_PROGRESS_FILE
+    names the file; numbers that the program itself has written there stay.
     """
     path = os.environ.get("HERRINGBONE_PROGRESS_FILE")
     if path and not Path(path).exists():
         with suppress(OSError):  # then a rank that comes too late waits until its timeout
-            # By a rename, so that the launcher never reads half of it.
+            # A rename, so that the launcher never reads half of it.
             file = Path(f"{path}.new")
             file.write_text("complete")
             file.replace(path)

@@ -26,7 +26,7 @@ def difference(common: Sequence[Array], local: Sequence[Array]) -> list[Array]:
 class OuterSGD:
     """Stochastic gradient descent with momentum over a fragment's common parameters, as ``torch.optim.SGD`` defines it.
 
-    DiLoCo (Douillard et al., 2023) takes Nesterov's momentum of 0.9 and a learning rate of 0.7.
+    DiLoCo (Douillard et al., 2023) uses Nesterov's momentum of 0.9 and a learning rate of 0.7.
     """
 
     def __init__(self, lr: float = 0.7, momentum: float = 0.9, nesterov: bool = True) -> None:
@@ -41,7 +41,8 @@ class OuterSGD:
             raise ValueError(f"DiLoCo: outer_momentum is {momentum}; pass a number from 0, below 1")
         self.lr, self.momentum, self.nesterov = lr, momentum, nesterov
         self.velocity: list[Array] | None = None
-        """What the momentum has gathered, an array for each of the parameters'; ``None`` before the first step and without momentum."""
+        """The accumulated momentum, an array for each array of parameters; ``None`` before the first step and without
+        momentum."""
 
     def step(self, common: Sequence[Array], gradient: Sequence[Array]) -> None:
         """Change ``common`` in place by the averaged pseudo-gradient, which this overwrites."""
@@ -70,7 +71,7 @@ class OuterSGD:
         """Continue with the momentum of :meth:`state_dict`; ``common`` are the parameters that it belongs to.
 
         Raises:
-            ArgumentError: it is of other parameters, and nothing is changed.
+            ArgumentError: it belongs to other parameters; nothing is changed.
         """
         arrays = self.checked(state, common)
         self.velocity = None if arrays is None else [values.copy() for values in arrays]
@@ -80,12 +81,12 @@ class OuterSGD:
         """The momentum of a state, as arrays.
 
         Raises:
-            ArgumentError: it is of other parameters.
+            ArgumentError: it belongs to other parameters.
         """
         import numpy as np
 
         if not isinstance(state, Mapping) or "velocity" not in state:
-            raise ArgumentError("DiLoCo.load_state_dict: the outer state lacks 'velocity'; pass what state_dict() gave")
+            raise ArgumentError("DiLoCo.load_state_dict: the outer state lacks 'velocity'; pass the result of state_dict()")
         given = state["velocity"]
         if given is None:
             return None

@@ -1,4 +1,4 @@
-"""When ranks average, and what: plain Python, without numpy and torch."""
+"""Decides when ranks average, and which fragment: plain Python, without numpy and torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Due", "Rounds", "WarmUp", "cut"]
 
 
 class Due(enum.Enum):
-    """What follows an inner step."""
+    """The action after an inner step."""
 
     NOTHING = "nothing"
     ISSUE = "issue"
@@ -25,9 +25,9 @@ class Due(enum.Enum):
 class Rounds:
     """Rounds of inner steps. Each round ends with the exchange of one fragment, and fragments take turns.
 
-    The fragment follows from the number of the round only. So all ranks issue fragments in one order, even if they make
-    different numbers of inner steps in a round. The names and the turns are those of torchft's ``DiLoCo``; streaming is of
-    Douillard et al., "Streaming DiLoCo with overlapping communication" (2025).
+    The fragment depends only on the number of the round. So all ranks issue fragments in the same order, even if they make
+    different numbers of inner steps in a round. Names and turns are as in torchft's ``DiLoCo``. Streaming is from Douillard et
+    al., "Streaming DiLoCo with overlapping communication" (2025).
     """
 
     sync_every: int
@@ -38,7 +38,7 @@ class Rounds:
 
     @classmethod
     def checked(cls, call: str, sync_every: int, fragments: int = 1, delay: int = 0) -> Rounds:
-        """Rounds of these numbers.
+        """Rounds with these numbers, after checks.
 
         Raises:
             TypeError: one is no whole number.
@@ -59,7 +59,7 @@ class Rounds:
         if not 0 <= delay < sync_every // fragments:
             least = sync_every // fragments
             raise ValueError(
-                f"{call}: fragment_sync_delay is {delay}, and a round has {least} inner steps; pass a number from 0 to {least - 1}"
+                f"{call}: fragment_sync_delay is {delay}, but a round has {least} inner steps; pass a number from 0 to {least - 1}"
             )
         return cls(sync_every, fragments, delay)
 
@@ -73,7 +73,7 @@ class Rounds:
         return round % self.fragments
 
     def due(self, step: int) -> Due:
-        """What follows the ``step``-th inner step of a round, counted from 1."""
+        """The action after the ``step``-th inner step of a round, counted from 1."""
         if step >= self.steps:
             return Due.APPLY
         return Due.ISSUE if step == self.steps - self.delay else Due.NOTHING
@@ -91,7 +91,7 @@ class WarmUp:
 
     @classmethod
     def checked(cls, call: str, sync_every: int, warmup_steps: int) -> WarmUp:
-        """Raises as :meth:`Rounds.checked` does."""
+        """Raises the same errors as :meth:`Rounds.checked`."""
         rounds = Rounds.checked(call, sync_every)
         warmup_steps = whole(call, "warmup_steps", warmup_steps, "a number of steps")
         if warmup_steps < 0:

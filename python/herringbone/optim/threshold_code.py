@@ -1,8 +1,8 @@
-"""Updates in few bytes: of each tensor one magnitude, and the places and signs of the elements that change by it. Needs numpy alone.
+"""Updates in few bytes: one magnitude per tensor, and the places and signs of the elements that change by it. Needs only numpy.
 
-A message has the magnitudes of all tensors as float32, then for each block of 32,768 elements of a tensor how many of its elements
-change, then two bytes for each of these: its place in the block and its sign. Numbers are little-endian. All peers know the tensors'
-lengths, so a message says nothing of them.
+A message has three parts: the magnitudes of all tensors as float32; for each block of 32,768 elements of a tensor, how many of
+them change; and two bytes for each of these, its place in the block and its sign. Numbers are little-endian. All peers know the
+tensors' lengths, so messages do not contain them.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Shape", "decode", "encode"]
 
 BLOCK = 1 << 15
-"""Elements of a tensor whose places have 15 bits."""
+"""The number of elements of a block: places in it have 15 bits."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of a tensor: elements that change by the same magnitude."""
+    """The change of a tensor: elements that change by the same magnitude."""
 
     magnitude: float
     places: Array
     """Ascending, int64."""
     is_negative: Array
-    """Of each of them whether it becomes less."""
+    """For each of them, whether it decreases."""
 
 
 class Shape:
-    """The lengths of an update's tensors, and what follows from them."""
+    """The lengths of an update's tensors, and numbers derived from them."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = list(lengths)
         self.blocks = [-(-length // BLOCK) for length in self.lengths]
         self.head_bytes = 4 * len(self.lengths) + 2 * sum(self.blocks)
         self.most_bytes = self.head_bytes + 2 * sum(self.lengths)
-        """Of the longest message."""
+        """The length of the longest message."""
 
 
 def encode(shape: Shape, changes: Sequence[Change]) -> bytes:
@@ -60,18 +60,18 @@ def decode(shape: Shape, message: bytes) -> Iterator[Change]:
     """The changes of a message, tensor by tensor.
 
     Raises:
-        ProtocolError: no peer with these tensors has sent it. What was decoded before is to be dropped with it.
+        ProtocolError: no peer with these tensors can have sent it. Drop the changes decoded so far.
     """
     if len(message) < shape.head_bytes:
-        raise ProtocolError(f"an update of {len(message)} bytes, where its head alone has {shape.head_bytes}: {SAME}")
+        raise ProtocolError(f"an update of {len(message)} bytes, but its head alone has {shape.head_bytes}: {SAME}")
     magnitudes = np.frombuffer(message, "<f4", len(shape.lengths))
     counts = np.frombuffer(message, "<u2", sum(shape.blocks), 4 * len(shape.lengths)).astype(np.int64)
     total = int(counts.sum())
     if len(message) != shape.head_bytes + 2 * total:
         expected = shape.head_bytes + 2 * total
-        raise ProtocolError(f"an update of {len(message)} bytes, which speaks of {expected}: {SAME}")
+        raise ProtocolError(f"an update of {len(message)} bytes, but by its contents it should have {expected}: {SAME}")
     if not np.isfinite(magnitudes).all():
-        raise ProtocolError("an update with a magnitude that is no number: a peer has passed on a NaN")
+        raise ProtocolError("an update with a magnitude that is not a number: a peer has passed on a NaN")
     codes = np.frombuffer(message, "<u2", total, shape.head_bytes).astype(np.int64)
     block, code = 0, 0
     for length, blocks, magnitude in zip(shape.lengths, shape.blocks, magnitudes):
@@ -79,7 +79,7 @@ def decode(shape: Shape, message: bytes) -> Iterator[Change]:
         some = codes[code : code + int(own.sum())]
         places = np.repeat(np.arange(blocks, dtype=np.int64) * BLOCK, own) + (some >> 1)
         if len(places) and (places[-1] >= length or (np.diff(places) <= 0).any()):
-            raise ProtocolError(f"an update with places that do not ascend, or not below {length}: {SAME}")
+            raise ProtocolError(f"an update with places that do not ascend, or are not below {length}: {SAME}")
         yield Change(float(magnitude), places, (some & 1).astype(bool))
         block, code = block + blocks, code + len(some)
 

@@ -1,8 +1,8 @@
-"""Updates go to all peers, and come from them, without a step that all take together. Needs numpy alone.
+"""Sends updates to all peers and receives theirs, without common steps. Needs only numpy.
 
-A worker sends each update as two messages, its length and its bytes. It takes from each peer what has come, in the peer's order. It
-waits for a peer only if that is more steps behind than the bound says. A length of -1 says that a worker makes no more steps, and
--2 that it has left without the others.
+A worker sends each update as two messages, its length and its bytes. It takes the arrived updates of each peer, in the peer's
+order, and waits for a peer only if that one is more steps behind than the bound. A length of -1 means that a worker makes no
+more steps, and -2 that it has left without the others.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["GONE", "Exchange", "under_way"]
 END, LEFT = -1, -2
 DRAIN_SECONDS, LOOK_SECONDS = 2.0, 0.001
 GONE = (HerringboneError, RuntimeError)
-"""What calls of a group that is gone, or of which a rank is, raise; by torch's, also RuntimeError."""
+"""Errors of calls after the group or one of its ranks is gone; torch's calls also raise RuntimeError."""
 FIRST_TAG = -7001
-"""Tags of messages that no program is likely to use itself go down from this, two for each space."""
+"""The highest tag: tags go down from here, two for each space. Programs are unlikely to use such tags themselves."""
 
 
 class Exchange:
     """This worker's updates and its peers', from the first step to the last."""
 
     def __init__(self, messages: Messages, staleness: int, most_bytes: int, space: int = 0) -> None:
-        """``most_bytes`` is the length of the longest update that there can be: nobody makes a worker reserve more.
+        """``most_bytes`` is the length of the longest possible update: no peer can make a worker reserve more.
 
-        ``space``, from 0, keeps messages apart from those of other exchanges over the group. It is the same on all ranks.
+        ``space``, from 0, separates the messages from other exchanges' over the group. It is the same on all ranks.
         """
         self._messages, self._staleness = messages, staleness
         self._tags = FIRST_TAG - 2 * space, FIRST_TAG - 2 * space - 1
@@ -48,9 +48,10 @@ class Exchange:
         self._peers = {rank: _Peer(messages, rank, most_bytes, self._tags) for rank in ranks}
 
     def step(self, update: bytes) -> Iterator[bytes]:
-        """Send an update, and give what is to be applied: this worker's, and those of peers.
+        """Send an update, and return the updates to apply: this worker's and the peers'.
 
-        With a bound of 0 these are one of each rank, in the order of ranks, so all ranks apply the same in the same order.
+        With a bound of 0 these are one from each rank, in the order of ranks, so all ranks apply the same updates in the same
+        order.
         """
         self._step += 1
         self._send(len(update), update)
@@ -71,9 +72,10 @@ class Exchange:
                     yield taken
 
     def finish(self) -> Iterator[bytes]:
-        """Make no more steps, and give all that peers send until they do the same. All ranks call it.
+        """Make no more steps, and return all updates that peers send until they do the same. All ranks call it.
 
-        These are step by step, in the order of ranks: with a bound of 0 ranks that go on have applied them in the same order.
+        The updates come step by step, in the order of ranks: with a bound of 0, ranks that continue have applied them in the
+        same order.
         """
         self._send(END, b"")
         self._has_ended = True
@@ -86,10 +88,10 @@ class Exchange:
         under_way.discard(self)
 
     def leave(self) -> None:
-        """Make no more steps, and let peers fail that wait for one.
+        """Make no more steps; peers that wait for one fail.
 
-        A group waits at its end for what is under way. So this takes what peers have sent until they leave, too, or nothing has come
-        for :data:`DRAIN_SECONDS`.
+        A group waits at its end for running messages. So this receives the peers' messages until they leave, too, or nothing
+        has come for :data:`DRAIN_SECONDS`.
         """
         under_way.discard(self)
         if not self._has_ended:
@@ -106,7 +108,7 @@ class Exchange:
             time.sleep(LOOK_SECONDS)
 
     def _send(self, length: int, update: bytes) -> None:
-        """To all peers. What has arrived is let go."""
+        """Send to all peers, and release messages that have arrived."""
         self._sending = [sent for sent in self._sending if not sent[0].done()]
         said, data = np.array([length], np.int64), np.frombuffer(bytearray(update), np.uint8)
         for rank in self._peers:
@@ -116,10 +118,10 @@ class Exchange:
 
 
 class _Peer:
-    """What comes from one rank."""
+    """The updates from one rank."""
 
     def __init__(self, messages: Messages, rank: int, most_bytes: int, tags: tuple[int, int]) -> None:
-        """``tags`` are of its lengths and of its bytes."""
+        """``tags``: the tag of its lengths, and of its bytes."""
         self._messages, self._rank, self._most, self._tags = messages, rank, most_bytes, tags
         self._length = np.zeros(1, np.int64)
         self._bytes: Array | None = None
@@ -128,17 +130,17 @@ class _Peer:
         self.has_ended = False
         """Whether it makes no more steps."""
         self.has_left = False
-        """Whether it does not even end with the others: whoever needs a step of it fails, and nobody else."""
+        """Whether it has left without the others: a rank that needs a step from it fails, and no other rank."""
 
     def is_too_late(self, step: int, staleness: int) -> bool:
-        """Whether a worker that has made so many steps waits for it."""
+        """Whether a worker that has made this number of steps waits for it."""
         return not self.has_ended and self._steps < step - staleness
 
     def take(self, waits: bool) -> bytes | None:
-        """Its next update; ``None`` if it makes no more steps, or, unless this ``waits``, if none has come.
+        """Its next update; ``None`` if it makes no more steps, or if none has come and this does not wait (``waits``).
 
         Raises:
-            ProtocolError: it says a length that no update of this model has.
+            ProtocolError: it announces a length that no update of this model has.
             PeerLostError: it has left, and this ``waits``.
         """
         if self.has_left and waits:
@@ -158,7 +160,7 @@ class _Peer:
                 self.has_left = True
                 return self.take(waits)
             if not 0 < length <= self._most:
-                what = f"an update of {length} bytes, where the longest of this model has {self._most}"
+                what = f"an update of {length} bytes, but the longest of this model has {self._most}"
                 raise ProtocolError(f"rank {self._rank} announces {what}: do all peers train the same model?")
             self._bytes = np.empty(length, np.uint8)
             self._receiving = self._messages.receive(self._bytes, self._rank, self._tags[1])
@@ -171,7 +173,7 @@ class _Peer:
         return taken
 
     def _is_here(self, waits: bool) -> bool:
-        """Whether the message has come that is next. A failure is raised."""
+        """Whether the next message has come. A failure is raised."""
         if waits or self._receiving.done():
             self._receiving.wait()
             return True
@@ -179,7 +181,7 @@ class _Peer:
 
 
 under_way: set[Exchange] = set()
-"""Those that their owners leave to this module's care: each waits for a message of every peer until it has ended."""
+"""Exchanges that their owners leave to this module: each waits for a message from every peer until it has ended."""
 
 
 def _leave_all(group: Any = None) -> list[Exception]:

@@ -1,4 +1,4 @@
-"""The calls that peers make, over a group of Herringbone's or of torch's."""
+"""The calls between peers, over a group of Herringbone's or of torch's."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 __all__ = ["Handle", "Messages", "agreed_space", "messages_of"]
 
 _spaces: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How many spaces of tags each group has."""
+"""The number of spaces of tags of each group."""
 
 
 class Handle(Protocol):
-    """A message under way. Its array is left alone until it is done."""
+    """A running message. Its array must not be touched until it is done."""
 
     def wait(self) -> object:
-        """Return once it is done, or raise why it cannot be."""
+        """Return once it is done, or raise the error that prevents it."""
 
     def done(self) -> bool:
-        """Whether it is, well or not."""
+        """Whether it has ended, successfully or not."""
 
 
 class Messages(Protocol):
-    """What peers need of a group. Arrays are numpy's, contiguous."""
+    """The calls that peers need from a group. Arrays are numpy's, contiguous."""
 
     group: Any
-    """What these are over."""
+    """The group under these calls."""
     rank: int
     size: int
 
@@ -53,15 +53,15 @@ class Messages(Protocol):
         """Give all ranks the mean of their arrays, in place."""
 
     def gather(self, array: Array) -> Array:
-        """All ranks' arrays, of one length each, in rows in the order of ranks."""
+        """All ranks' arrays, of the same length, as rows in the order of ranks."""
 
 
 def messages_of(call: str, group: Any) -> Messages:
     """The calls over a :class:`Communicator`, or a group of ``torch.distributed``; ``None`` is torch's default one.
 
     Raises:
-        TypeError: it is none.
-        ArgumentError: there is no default one, or this rank is not in the group.
+        TypeError: it is neither.
+        ArgumentError: there is no default group, or this rank is not in the group.
     """
     if isinstance(group, Communicator):
         return _OfCommunicator(group)
@@ -77,13 +77,13 @@ def messages_of(call: str, group: Any) -> Messages:
 
 
 def agreed_space(call: str, messages: Messages, model: str) -> int:
-    """A space of tags that nobody has over these messages' group: all ranks call this, and get the same one.
+    """An unused space of tags of these messages' group: all ranks call this, and get the same one.
 
-    So messages that were not received in time, as of a training that was left, are never taken for others. ``model`` says what
-    has to be the same on all ranks.
+    So messages that were never received, such as after a training that was left, are never confused with others. ``model``
+    describes the values that must be the same on all ranks.
 
     Raises:
-        MismatchError: it is not; on all ranks.
+        MismatchError: they differ; on all ranks.
     """
     import numpy as np
 
@@ -104,7 +104,7 @@ def agreed_space(call: str, messages: Messages, model: str) -> int:
 
 
 class _OfCommunicator:
-    """Over a group of Herringbone's."""
+    """The calls over a group of Herringbone's."""
 
     def __init__(self, group: Communicator) -> None:
         self.group = group
@@ -141,7 +141,7 @@ class _TorchHandle:
 
 
 class _OfTorch:
-    """Over a group of torch's."""
+    """The calls over a group of torch's."""
 
     def __init__(self, distributed: Any, group: Any) -> None:
         self._distributed, self.group = distributed, distributed.group.WORLD if group is None else group

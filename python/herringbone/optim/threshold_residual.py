@@ -1,4 +1,5 @@
-"""What a worker sends of its updates, and what it keeps for later: arithmetic on numpy arrays, without peers and without torch."""
+"""The parts of a worker's updates that it sends, and that it keeps for later: arithmetic on numpy arrays, without peers or
+torch."""
 
 from __future__ import annotations
 
@@ -15,24 +16,25 @@ if TYPE_CHECKING:
 __all__ = ["Residual", "apply", "threshold_of"]
 
 SAMPLED = 1 << 16
-"""So many elements at least tell a tensor's threshold."""
+"""The least number of elements from which a tensor's threshold is estimated."""
 SURPLUS = 2
-"""At most this times the wanted share is sent, whatever the sample says."""
+"""At most this times the wanted share is sent, even if the sample suggests more."""
 
 
 def threshold_of(magnitudes: Array, share: float) -> float:
-    """What about ``share`` of the magnitudes exceed or equal. Of a large tensor it is read from every so many-th element."""
+    """The threshold that about ``share`` of the magnitudes reach. For a large tensor it is estimated from evenly spaced
+    elements."""
     sample = magnitudes[:: max(1, magnitudes.size // SAMPLED)]
     kept = min(sample.size, max(1, round(share * sample.size)))
     return float(np.partition(sample, sample.size - kept)[sample.size - kept])
 
 
 class Residual:
-    """A tensor's velocity, and what was not sent of its updates: float32, flat.
+    """A tensor's velocity, and the unsent rest of its updates: float32, flat.
 
-    The velocity is of this worker's gradients, and is summed up before elements are chosen (momentum correction). Where something is
-    sent the velocity can begin anew (momentum factor masking), so that a late gradient does not go on to push an element that has moved.
-    Both are of Lin et al., "Deep Gradient Compression" (ICLR 2018), where all that is left of an element is sent at once.
+    The velocity accumulates this worker's gradients before elements are chosen (momentum correction). For sent elements the
+    velocity can restart from zero (momentum factor masking), so that a late gradient does not keep pushing an element that has
+    moved. Both are from Lin et al., "Deep Gradient Compression" (ICLR 2018), which sends the whole rest of an element at once.
     """
 
     def __init__(self, elements: int) -> None:
@@ -40,16 +42,17 @@ class Residual:
         self.left = np.zeros(elements, np.float32)
 
     def add(self, gradient: Array, rate: float, momentum: float) -> None:
-        """Take in a gradient: what is to be sent grows by ``rate`` times the velocity."""
+        """Add a gradient: the unsent rest grows by ``rate`` times the velocity."""
         if momentum:
             gradient = with_momentum(self.velocity, gradient, float(momentum))
         self.left -= np.float32(rate) * gradient
 
     def take(self, share: float, threshold: float | None, masks: bool = False) -> Change:
-        """Choose what is sent: elements of which at least ``threshold`` is left, or if it is ``None`` about a ``share`` of them.
+        """Choose the elements to send: those whose unsent rest reaches ``threshold``, or if it is ``None`` about a ``share`` of
+        them.
 
-        Each of them changes by the threshold, and the rest of it stays, as in Strom, "Scalable Distributed DNN Training Using
-        Commodity GPU Cloud Computing" (INTERSPEECH 2015). ``masks``: their velocity begins anew.
+        Each of them changes by the threshold, and keeps the remainder, as in Strom, "Scalable Distributed DNN Training Using
+        Commodity GPU Cloud Computing" (INTERSPEECH 2015). ``masks``: their velocity restarts from zero.
         """
         magnitudes = np.abs(self.left)
         if magnitudes.size == 0:

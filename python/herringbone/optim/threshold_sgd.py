@@ -1,4 +1,4 @@
-"""SGD among peers that send each other a small share of their updates, and keep the rest for later. There is no server.
+"""SGD without a server: peers send each other a small share of their updates, and keep the rest for later.
 
 ::
 
@@ -38,19 +38,21 @@ __all__ = ["ThresholdSGD"]
 
 
 class ThresholdSGD(torch.optim.Optimizer):
-    """SGD with momentum whose workers tell each other, of each tensor, which elements change by plus or minus one magnitude::
+    """SGD with momentum whose workers tell each other which elements of each tensor change by plus or minus one magnitude::
 
         optimizer = ThresholdSGD(model.parameters(), lr=0.1, momentum=0.9, share=0.005)
         loss.backward()
         optimizer.step()
 
-    Each worker keeps a whole model and adds up its own updates. In each step it takes the elements of which most has added up, changes
-    them by the threshold, and tells all peers, who do the same as soon as they hear of it. What is left stays with the worker
-    (:class:`Residual`). As a context manager it calls :meth:`finish` at the end, or :meth:`close` after an error. The model is a plain one, without DistributedDataParallel. A message costs two bytes for each element that it
-    changes; the worker sends it to each of its peers.
+    Each worker keeps a whole model and accumulates its own updates. In each step it chooses the elements with the largest
+    accumulated updates and changes them by the threshold. It sends this change to all peers, which apply it on arrival, and
+    keeps the remainder for later steps. A message has two bytes for each changed element.
 
-    Sources: Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (INTERSPEECH 2015); Lin et al., "Deep
-    Gradient Compression" (ICLR 2018).
+    The model must not be in DistributedDataParallel. As a context manager the optimizer calls :meth:`finish` at the end, or
+    :meth:`close` after an error.
+
+    Sources: Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (INTERSPEECH 2015); Lin et al.,
+    "Deep Gradient Compression" (ICLR 2018).
     """
 
     def __init__(
@@ -70,18 +72,20 @@ class ThresholdSGD(torch.optim.Optimizer):
         """All ranks of the group make it, and begin with the parameters of rank 0.
 
         Args:
-            params: the model's parameters, of float32, or groups of them with settings of their own.
-            lr: how far a gradient's step goes. An update is the mean over the ranks, as with DistributedDataParallel.
-            momentum: as with ``torch.optim.SGD``, of this worker's gradients. Updates that wait to be sent act like momentum already, so
-                more of it can diverge where all-reduces train well: take a larger ``share`` with it, or a smaller ``lr``.
-            weight_decay: as with ``torch.optim.SGD``.
-            share: about this share of a tensor's elements is sent in a step; the threshold of each tensor follows it. At least one is.
-            threshold: a fixed one in place of a share, for all tensors, in units of ``lr`` times a gradient.
-            warmup_steps: during the first steps the share falls from 1/4 to ``share``.
-            masking: the velocity of an element begins anew when something of it is sent (momentum factor masking). As only a threshold of it is
-                sent, this lost accuracy in most trials, so it is off.
-            staleness: a worker waits for peers that are more steps behind than this. With 0 all take each step together, and have the
-                same bits. Else workers apply updates in the order in which they come, so models differ by rounding until :meth:`finish`.
+            params: the model's parameters, of float32, or groups of them with their own settings.
+            lr: the learning rate. An update is the mean over the ranks, as with DistributedDataParallel.
+            momentum: as in ``torch.optim.SGD``, on this worker's gradients. Unsent updates act like momentum already, so a
+                momentum that works with all-reduces can diverge here: combine it with a larger ``share``, or a smaller ``lr``.
+            weight_decay: as in ``torch.optim.SGD``.
+            share: the approximate share of a tensor's elements sent in a step, at least one; it determines each tensor's
+                threshold.
+            threshold: a fixed threshold for all tensors instead of a share, in units of ``lr`` times a gradient.
+            warmup_steps: the number of first steps in which the share falls from 1/4 to ``share``.
+            masking: restart the velocity of a sent element from zero (momentum factor masking). Off by default: only one
+                threshold of the element is sent, and most trials lost accuracy with it.
+            staleness: a worker waits for peers that are more steps behind than this. With 0 all make each step together, and
+                have the same bits. Otherwise workers apply updates in the order of arrival, so models differ by rounding until
+                :meth:`finish`.
             group: a :class:`herringbone.Communicator` or a process group of torch; by default torch's.
 
         Raises:
@@ -103,30 +107,31 @@ class ThresholdSGD(torch.optim.Optimizer):
         self._residuals = [Residual(length) for length in self._shape.lengths]
         self._steps = 0
         self.sent_bytes = 0
-        """So many bytes of updates this worker has sent to its peers."""
+        """How many bytes of updates this worker has sent to its peers."""
         self._keep_state()
         self._exchange: Exchange | None = None
         self._may_be_missed = False
         self.rejoin(group, root=0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse more parameters: messages have the tensors that there were at the beginning.
+        """Refuse more parameters, because the tensors of messages are fixed at the beginning.
 
         Raises:
             ArgumentError: this object is made already.
         """
         if hasattr(self, "_residuals"):
             raise ArgumentError(
-                "ThresholdSGD.add_param_group: all parameters are given at the beginning; call finish() on all ranks, and make a "
+                "ThresholdSGD.add_param_group: all parameters have to be given at the beginning; call finish() on all ranks, and make a "
                 "ThresholdSGD with all groups"
             )
         super().add_param_group(param_group)
 
     def rejoin(self, group: Any = None, *, root: int | None = None) -> None:
-        """Go on in another group, as after a peer was lost; all its ranks call this. ``group`` is as when this was made.
+        """Continue in another group, for instance after a peer was lost; all its ranks call this. ``group`` is as in the
+        constructor.
 
-        What a lost peer has sent may have come to some ranks only. So all go on with the mean of their parameters, or, if some ranks are
-        new, with those of rank ``root``. This sends all parameters once. What each rank has left to send stays.
+        A lost peer's last updates might have reached only some ranks. So all continue with the mean of their parameters, or, if
+        some ranks are new, with rank ``root``'s parameters. This sends all parameters once. Each rank keeps its unsent updates.
         """
         self.close()
         self._messages = messages_of("ThresholdSGD", group)
@@ -135,13 +140,13 @@ class ThresholdSGD(torch.optim.Optimizer):
         self._is_closed, self._may_be_missed = False, True
 
     def _model(self) -> str:
-        """In words, what is the same on all ranks."""
+        """The values that must be the same on all ranks, in words."""
         shapes = [tuple(parameter.shape) for parameter in self._parameters]
         listed = ", ".join(str(shape) for shape in shapes)
         return f"{len(shapes)} parameters of shapes {listed}, and staleness {self._staleness}"
 
     def _give(self, root: int | None) -> None:
-        """Have all ranks go on with the parameters of one, or with the mean of all."""
+        """Let all ranks continue with the parameters of one, or with the mean of all."""
         for parameter in self._parameters:
             values = _flat(parameter)
             if values.size == 0:
@@ -154,15 +159,15 @@ class ThresholdSGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Send what this worker's gradients add up to, and apply that and what has come from peers; returns what ``closure`` does.
+        """Send this worker's update, and apply it and the updates that have come from peers; returns the result of ``closure``.
 
         Raises:
-            ArgumentError: a gradient has a NaN or an infinity. This step has sent nothing; peers wait for this worker.
+            ArgumentError: a gradient has a NaN or an infinity. This step has sent nothing, and peers wait for this worker.
             PeerLostError: a peer is lost, or has left without :meth:`finish`. Shrink the group, and :meth:`rejoin`.
             ClosedError: :meth:`close` was called.
         """
         if self._is_closed:
-            raise ClosedError("ThresholdSGD.step: it is closed; call rejoin() on all ranks to go on")
+            raise ClosedError("ThresholdSGD.step: it is closed; call rejoin() on all ranks to continue")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -187,7 +192,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         return loss
 
     def _begun(self) -> Exchange:
-        """The exchange under way. It begins with the first call that has something to tell the peers: a step, or that there is none."""
+        """The current exchange. It begins with the first call that sends to the peers: a step, or the end of steps."""
         if self._exchange is None:
             self._exchange = Exchange(self._messages, self._staleness, self._shape.most_bytes, self._space)
             under_way.add(self._exchange)
@@ -196,27 +201,28 @@ class ThresholdSGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Apply all that peers have sent or will send; all ranks call this, after the last step of theirs or before they compare models.
+        """Apply all updates that peers have sent or will send. All ranks call this, after their last step or before they
+        compare models.
 
-        Ranks may have made different numbers of steps. If they took them at times of their own all get rank 0's parameters, so that all
-        have the same bits. More steps may follow.
+        Ranks can have made different numbers of steps. If ``staleness`` is above 0, all get rank 0's parameters, so that all
+        have the same bits. More steps can follow.
 
         Raises:
             PeerLostError: a peer is lost, or has left without :meth:`finish`. Shrink the group, and :meth:`rejoin`.
             ClosedError: :meth:`close` was called.
         """
         if self._is_closed:
-            raise ClosedError("ThresholdSGD.finish: it is closed; call rejoin() on all ranks to go on")
+            raise ClosedError("ThresholdSGD.finish: it is closed; call rejoin() on all ranks to continue")
         self._apply(self._begun().finish())
         self._exchange, self._may_be_missed = None, False
         if self._staleness:
             self._give(0)
 
     def close(self) -> None:
-        """Leave without the others: what is under way is dropped, and peers that wait for this rank get a ``PeerLostError``.
+        """Leave without the others: running messages are dropped, and peers that wait for this rank get a ``PeerLostError``.
 
-        That holds before the first step, too. After :meth:`finish` nothing is under way, and no peer is told. A second call does
-        nothing, and :meth:`rejoin` begins again.
+        This also applies before the first step. After :meth:`finish` no messages are running, and peers are not told. A second
+        call does nothing. :meth:`rejoin` begins again.
         """
         self._is_closed = True
         if self._may_be_missed:
@@ -235,23 +241,24 @@ class ThresholdSGD(torch.optim.Optimizer):
             if kind is None and not self._is_closed:
                 self.finish()
             elif not self._is_closed:
-                # The others have the end of the block before them, which waits for this rank, even if it has just called finish().
+                # The others still reach the end of the block, which waits for this rank, even if it has just called finish().
                 self._may_be_missed = True
         finally:
             self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings, and of each parameter of this rank its ``velocity`` and what is ``left`` to send; and how many ``steps`` were made.
+        """The settings, the number of ``steps``, and for each parameter its ``velocity`` and the unsent updates as ``left``, on
+        this rank.
 
-        Each rank saves its own. Call :meth:`finish` first, or updates that are under way are lost.
+        Each rank saves its own. Call :meth:`finish` first, or updates in running messages are lost.
         """
         return {**super().state_dict(), "steps": self._steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called, after the model was loaded.
+        """Continue where :meth:`state_dict` was called, after the model was loaded.
 
         Raises:
-            TypeError, ArgumentError: it is not what ``state_dict`` gave for the same parameters. Nothing is loaded then.
+            TypeError, ArgumentError: it is not a state of the same parameters. Nothing is loaded then.
         """
         steps = _checked_state(state_dict, self.param_groups)
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "steps"})
@@ -263,7 +270,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         self._keep_state()
 
     def _keep_state(self) -> None:
-        """Show torch what is kept, without a copy."""
+        """Show the kept state to torch, without a copy."""
         for parameter, residual in zip(self._parameters, self._residuals):
             velocity, left = torch.from_numpy(residual.velocity), torch.from_numpy(residual.left)
             self.state[parameter] = {"velocity": velocity, "left": left}
@@ -279,7 +286,7 @@ class ThresholdSGD(torch.optim.Optimizer):
 
 
 def _flat(parameter: torch.Tensor) -> Any:
-    """The elements of a parameter: over its memory if that is the CPU's and contiguous."""
+    """The elements of a parameter as an array, over its own memory if that is on the CPU and contiguous."""
     return parameter.detach().reshape(-1).numpy(force=True)
 
 
@@ -292,16 +299,16 @@ def _gradient(number: int, parameter: torch.Tensor) -> Any:
     if not np.isfinite(flat).all():
         raise ArgumentError(
             f"ThresholdSGD: the gradient of parameter {number} has a NaN or an infinity. Training has probably diverged: "
-            f"take a smaller lr, less momentum or a larger share. This step has sent nothing, and peers wait for this rank"
+            f"use a smaller lr, less momentum or a larger share. This step has sent nothing, and peers wait for this rank"
         )
     return flat
 
 
 def _checked_state(state: Any, groups: list[dict[str, Any]]) -> int:
-    """How many steps a saved state has, after a look at whether all of it is as these groups of parameters need it.
+    """The number of steps of a saved state, after a check that it fits these groups of parameters.
 
     Raises:
-        TypeError, ArgumentError: it is not.
+        TypeError, ArgumentError: it does not.
     """
     call = "ThresholdSGD.load_state_dict"
     needed = ("lr", "momentum", "weight_decay", "share", "threshold", "warmup_steps", "masking")
@@ -312,7 +319,9 @@ def _checked_state(state: Any, groups: list[dict[str, Any]]) -> int:
         kept = state["state"].get(place)
         for what in ("velocity", "left"):
             if not isinstance(kept, Mapping) or not isinstance(kept.get(what), torch.Tensor):
-                raise ArgumentError(f"{call}: the state has no {what} of parameter {number}; pass what a ThresholdSGD gave")
+                raise ArgumentError(
+                    f"{call}: the state has no {what} of parameter {number}; pass the state_dict() of a ThresholdSGD"
+                )
             if (count := kept[what].numel()) != parameter.numel():
                 length = parameter.numel()
                 raise ArgumentError(f"{call}: {what} of parameter {number} has {count} elements, and the model's has {length}")
@@ -322,12 +331,12 @@ def _checked_state(state: Any, groups: list[dict[str, Any]]) -> int:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """Refuse numbers that make no sense."""
+    """Refuse invalid numbers."""
     wanted: list[tuple[str, Callable[[Any], bool], str]] = [
         ("lr", lambda number: math.isfinite(number) and number >= 0, "a finite number from 0"),
         ("momentum", lambda number: 0 <= number < 1, "a number from 0, below 1"),
         ("weight_decay", lambda number: math.isfinite(number) and number >= 0, "a finite number from 0"),
-        ("share", lambda number: 0 < number <= 1, "a part of the elements, above 0 and at most 1"),
+        ("share", lambda number: 0 < number <= 1, "a fraction of the elements, above 0 and at most 1"),
         (
             "threshold",
             lambda number: number is None or (math.isfinite(number) and number > 0),
