@@ -9,9 +9,9 @@
     kv.push(3, gradient)
     kv.pull(3, out=weight)
 
-A call returns when the arrays that it was given may be used again: pushed values have been read, pulled values are there. What
-goes on behind it overlaps: a push returns before the workers' values are summed, and ``async_op=True`` lets ``pull``, ``pushpull``
-and ``broadcast`` return at once.
+A call returns when its arrays can be used again: pushed values have been read, pulled values are there. Work in the background
+overlaps: a push returns before the workers' values are summed, and ``async_op=True`` lets ``pull``, ``pushpull`` and
+``broadcast`` return at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the workers of a store do together: sums and broadcasts of values, of which they compare what they are for."""
+"""The collectives of a store's workers: sums and broadcasts of values. Workers compare the purpose of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Comm", "Sent", "first_value", "with_rows"]
 Made = tuple[Any, Any, Any]
 
 MOST_WORKERS = 255
-"""So many add up a one of 8 bits."""
+"""The most workers that can add up ones in 8 bits."""
 
 
 class Sent:
@@ -42,7 +42,7 @@ class Sent:
 
     @property
     def failed(self) -> bool | None:
-        """Whether it has failed; ``None`` while it is not over."""
+        """Whether it has failed; ``None`` while it runs."""
         if self._handle is None or self._is_refused:
             return self._is_refused or None
         if not self._handle.done():
@@ -57,7 +57,7 @@ class Sent:
 class Comm:
     """The collectives of a store. In a store of one process they do nothing.
 
-    Each says for which call, key, type and shape it is. Workers that differ in it get a ``MismatchError``, all of them.
+    Each names its call, key, type and shape. If workers differ in these, all of them get a ``MismatchError``.
     """
 
     def __init__(self, engine: Engine, communicator: Communicator | None) -> None:
@@ -67,9 +67,9 @@ class Comm:
             engine._line_of(communicator)  # all workers create their stores in the same order
 
     def furnished(self, make: Callable[[], Made], shape: tuple[int, ...], dtype: Any, rows: int = 0) -> Made:
-        """The arrays of a collective: what travels, the value in it of this shape, and its rows if they travel, too.
+        """The arrays of a collective: the array to send, the value of this shape in it, and its rows if they are sent, too.
 
-        Where this worker has no memory for them something stands for them. Then the collective fails on all workers.
+        If this worker has no memory for them, placeholders are returned. Then the collective fails on all workers.
         """
         try:
             return make()
@@ -90,20 +90,20 @@ class Comm:
         coded: Coded | None = None,
         by: str = "",
     ) -> Sent | None:
-        """Push the sum over all workers of an array that stands for a value like ``like``.
+        """Push the sum over all workers of an array that represents a value like ``like``.
 
         Args:
-            coded: the codec of the messages, and who keeps what is lost by which name.
-            by: what is done with it, which workers compare, too.
+            coded: the codec of the messages, and the name and owner of the residual.
+            by: the use of the sum, which workers compare, too.
 
         Returns:
-            What becomes of it; ``None`` in a store of one process.
+            The outcome; ``None`` in a store of one process.
         """
         summed = kind_of("all_reduce", fold_type(call, array, "sum"))
         return self._push(summed, array, array.size, variable, priority, _said(call, key, like) + by, coded)
 
     def broadcast(self, call: str, key: Any, array: Any, variable: Variable, like: Any, priority: int = 0) -> None:
-        """Push the broadcast of rank 0's."""
+        """Push the broadcast of rank 0's array."""
         dtype, scale = move_type(call, array)
         moved = kind_of("broadcast", dtype)
         self._push(moved, array, array.size * scale, variable, priority, _said(call, key, like))
@@ -150,7 +150,7 @@ class Comm:
 
 
 def with_rows(value: Any, rows: Any) -> tuple[Any, Any, Any]:
-    """An array with a value and its rows, and both over its memory: one collective takes them all. The sum of ones is above 0."""
+    """An array for a value and its rows, and both over its memory, so that one collective sends all. Present rows have ones."""
     import numpy as np
 
     both = np.empty(value.size + rows.size, value.dtype)
@@ -160,7 +160,7 @@ def with_rows(value: Any, rows: Any) -> tuple[Any, Any, Any]:
 
 
 def first_value(given: Any) -> tuple[Any, Any, Any]:
-    """What of the first value of a key travels, the value in it, and its rows."""
+    """The array to send for the first value of a key, the value in it, and its rows."""
     import numpy as np
 
     if not isinstance(given, RowSparse):

@@ -1,4 +1,4 @@
-"""MXNet's gradient compression: what is asked for, what devices lose, and what the workers' collective is told."""
+"""MXNet's gradient compression: its parameters, the devices' residuals, and the codec of the workers' collective."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GradientCompression", "compression_of"]
 
 CODECS = {"1bit": "onebit", "2bit": "twobit"}
 THRESHOLD = 0.5
-"""MXNet's, if none is given."""
+"""MXNet's defaults."""
 
 LOAD = "load_compression_state_dict"
 
@@ -23,10 +23,10 @@ logger = logging.getLogger("herringbone")
 
 
 class GradientCompression:
-    """``1bit`` sends +1 for what exceeds the threshold, else -1; ``2bit`` sends the threshold with its sign for what reaches it, else 0.
+    """``1bit`` sends +1 for elements above the threshold, else -1. ``2bit`` sends plus or minus the threshold for elements that
+    reach it, else 0.
 
-    What is lost of a key stays where it is lost and goes with what is pushed to the key next: on each device if a store of type
-    ``device`` adds several, and on each worker.
+    There is error feedback for each key: on each worker, and on each device if a store of type ``device`` adds several.
     """
 
     def __init__(self, store: str, kind: str, threshold: float) -> None:
@@ -38,41 +38,42 @@ class GradientCompression:
         self._residuals = Residuals()
 
     def __str__(self) -> str:
-        """As a codec's name."""
+        """It as a codec's name."""
         return f"{CODECS[self._kind]}:{self._threshold!r}"
 
     def after(self, before: GradientCompression | None) -> GradientCompression:
-        """The one that a store has from now on: the one before it if nothing changes, else this one, which starts without."""
+        """The compression that a store has from now on: the earlier one if nothing changes, else this one, without
+        residuals."""
         if before is None:
             return self
         if str(self) == str(before):
             return before
         keys = {key for key, _ in before._left} | before._residuals.state_dict().keys()
         if keys:
-            what = "kvstore: what %s has left of %d keys is dropped: pushes are compressed with %s from now on"
+            what = "kvstore: the residuals of %s for %d keys are dropped: pushes are compressed with %s from now on"
             logger.warning(what, before, len(keys), self)
         return self
 
     def state_dict(self) -> dict[str, Any]:
-        """What is left of each key's pushes: on this worker, and on its devices."""
+        """The residuals of each key's pushes: on this worker, and on its devices."""
         devices: dict[str, dict[int, Any]] = {}
         for (key, device), left in self._left.items():
             devices.setdefault(key, {})[device] = left.copy()
         return {"codec": str(self), "workers": self._residuals.state_dict(), "devices": devices}
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on with what :meth:`state_dict` gave.
+        """Replace the residuals by the result of :meth:`state_dict`.
 
         Raises:
-            TypeError, ArgumentError: it is not what that gave, or is another codec's; and nothing is changed.
+            TypeError, ArgumentError: the state is not from that method, or belongs to another codec; nothing is changed.
         """
         import numpy as np
 
         if not isinstance(state, Mapping) or not {"codec", "workers", "devices"} <= state.keys():
-            raise TypeError(f"{LOAD}: the state lacks codec, workers or devices; pass what compression_state_dict gave")
+            raise TypeError(f"{LOAD}: the state lacks codec, workers or devices; pass the result of compression_state_dict")
         if state["codec"] != str(self):
             raise ArgumentError(
-                f"{LOAD}: {state['codec']} has left the state, and the store compresses with {self}; leave it out"
+                f"{LOAD}: the state belongs to {state['codec']}, but the store compresses with {self}; leave it out"
             )
         devices = {(key, device): np.array(left) for key, each in state["devices"].items() for device, left in each.items()}
         for (key, _), left in devices.items():
@@ -84,20 +85,22 @@ class GradientCompression:
         """Refuse values that have no compressed form.
 
         Raises:
-            UnsupportedError: it is row-sparse, or of another type than float32.
+            UnsupportedError: the value is row-sparse, or not float32.
         """
         if is_sparse or value.dtype.name != "float32":
             what = "is row-sparse" if is_sparse else f"has values of {value.dtype}"
-            raise UnsupportedError(f"{call}: key {key!r} {what}, and only dense float32 is compressed; use another store for it")
+            raise UnsupportedError(
+                f"{call}: key {key!r} {what}, but only dense float32 can be compressed; use another store for it"
+            )
 
     def of_devices(self, key: Any, arrays: list[Any]) -> list[Any]:
-        """What arrives of the devices' arrays; that of a single device is not compressed, as in MXNet."""
+        """The devices' arrays after compression; a single device's array is not compressed, as in MXNet."""
         if not self._of_devices or len(arrays) == 1:
             return arrays
         return [self._arrived((repr(key), device), array) for device, array in enumerate(arrays)]
 
     def of_workers(self, key: Any) -> Coded:
-        """The codec of the workers' collective, and who keeps what is lost by which name."""
+        """The codec of the workers' collective, and the name and owner of the residual."""
         return str(self), repr(key), self._residuals._native
 
     def _arrived(self, place: tuple[str, int], array: Any) -> Any:
@@ -114,15 +117,13 @@ class GradientCompression:
 
 
 def compression_of(store: str, params: Any) -> GradientCompression:
-    """What ``set_gradient_compression`` asks for.
+    """The compression for the arguments of ``set_gradient_compression``.
 
     Raises:
-        ArgumentError: the arguments are wrong, or the type of store compresses nothing.
+        ArgumentError: the arguments are wrong, or this type of store cannot compress.
     """
     if not ("device" in store or "dist" in store):
-        raise ArgumentError(
-            f"set_gradient_compression: a store of type {store!r} compresses nothing; use 'device' or 'dist_sync'"
-        )
+        raise ArgumentError(f"set_gradient_compression: a store of type {store!r} cannot compress; use 'device' or 'dist_sync'")
     if not isinstance(params, Mapping):
         raise TypeError(
             f"set_gradient_compression: params is a {type(params).__name__}; pass {{'type': '2bit', 'threshold': 0.5}}"
@@ -135,9 +136,9 @@ def compression_of(store: str, params: Any) -> GradientCompression:
         threshold = float(params.get("threshold", THRESHOLD))
     except (TypeError, ValueError):
         raise TypeError(f"set_gradient_compression: threshold is {params['threshold']!r}, not a number") from None
-    # As the codec will have it, a float32: too large a number is infinite there, and too small a one 0.
+    # The codec's threshold is a float32: too large a number is infinite there, and too small a one is 0.
     single = struct.unpack("f", struct.pack("f", threshold))[0] if abs(threshold) <= LARGEST else math.inf
     if not math.isfinite(single) or (params["type"] == "2bit" and single <= 0):
-        which = "one above 0 that float32 has" if params["type"] == "2bit" else "one that float32 has"
+        which = "a float32 number above 0" if params["type"] == "2bit" else "a float32 number"
         raise ArgumentError(f"set_gradient_compression: threshold is {threshold}; for {params['type']} pass {which}")
     return GradientCompression(store, params["type"], threshold)

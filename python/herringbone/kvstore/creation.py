@@ -23,13 +23,13 @@ __all__ = ["create"]
 
 ELSEWHERE = {
     "nccl": "'device'",
-    "p3": "'dist_sync', whose operations take priorities",
-    "byteps": "'dist_sync', and reducers for what BytePS calls servers",
+    "p3": "'dist_sync', whose operations have priorities",
+    "byteps": "'dist_sync', and reducers in place of BytePS's servers",
 }
-"""MXNet's types that are not here, and what to use."""
+"""MXNet's types that are not supported, and replacements."""
 
 _numbers = itertools.count()
-"""All workers create their stores in the same order."""
+"""Numbers of stores: all workers create their stores in the same order."""
 
 
 def create(
@@ -40,39 +40,43 @@ def create(
     topology: str | os.PathLike[str] | None = None,
     nan: str = "count",
 ) -> KVStore:
-    """A store, by MXNet's name of its type.
+    """A store, by MXNet's name for its type.
 
-    ``local`` and ``device`` are of this process alone. ``dist_sync``, ``dist_device_sync`` and ``horovod`` are of all workers of a
-    job; all of them create it. So is ``dist_async``, whose values are in tables on servers: those of ``HERRINGBONE_TABLES``, or of a
-    job that is started by ps-lite's lines. In such a job a process that is a server or the scheduler serves here until the job is
-    over, and exits. ``horovod`` stores nothing and has ``pushpull`` and ``broadcast`` only.
+    ``local`` and ``device`` belong to this process alone. The other types belong to all workers of a job, and all of them
+    create the store: ``dist_sync``, ``dist_device_sync``, ``horovod`` and ``dist_async``. ``horovod`` stores nothing: it has
+    only ``pushpull`` and ``broadcast``.
+
+    The values of ``dist_async`` are in tables on servers: the servers of ``HERRINGBONE_TABLES``, or of a job that is started
+    with ps-lite's variables. In such a job a process that is a server or the scheduler serves here until the job is over, and
+    exits.
 
     Args:
-        name: upper case counts as lower case.
-        communicator: whose workers; those of the launcher's job if it is not given, by the group that :func:`herringbone.init`,
-            ``hvd.init`` or an earlier store has made, if one has.
-        engine: what runs the store's operations; one of its own if it is not given.
-        topology: a file with the links of the devices, or one topology of it as ``FILE#NAME``: lists of as many arrays are added
-            along trees over these links, all others from left to right. Node k is CUDA device k. CUDA tensors without a file, or
-            on fewer devices, go along the trees of ``HERRINGBONE_TOPOLOGY`` in a store of one process, if it has as many nodes, else
-            along trees over the links on which devices reach each other's memory.
-        nan: as MXNet's, all stores take a push with a NaN, which goes into the value; ``herringbone status`` counts those to servers.
-            With ``"refuse"`` a ``dist_async`` store refuses it, and the key's next pull raises :class:`TableError`.
+        name: in upper or lower case.
+        communicator: the workers; by default the launcher's job, through the group that :func:`herringbone.init`, ``hvd.init``
+            or an earlier store has made, if there is one.
+        engine: runs the store's operations; by default an engine of its own.
+        topology: a file with the links of the devices, or one topology in it as ``FILE#NAME``. Lists with one array per device
+            are added along trees over these links, other lists from left to right. Node k is CUDA device k. Without a file, or on
+            fewer devices, CUDA tensors take the trees of ``HERRINGBONE_TOPOLOGY`` in a store of one process, if it has one node per
+            device. Otherwise they take trees over the links by which devices reach each other's memory.
+        nan: by default all stores accept a push with a NaN into the value, as in MXNet, and ``herringbone status`` shows how
+            many came to servers. With ``"refuse"`` a ``dist_async`` store refuses it, and the key's next pull raises
+            :class:`TableError`.
 
     Raises:
-        UnsupportedError: the type is not here.
-        ConfigError: there are no servers for ``dist_async``.
-        ModuleNotFoundError: there is no numpy; servers need none.
+        UnsupportedError: the type is not supported.
+        ConfigError: ``dist_async`` has no servers.
+        ModuleNotFoundError: numpy is missing; servers do not need it.
         SystemExit: this process was a server, and the job is over.
     """
     if not isinstance(name, str):
         raise TypeError(f"create: name is a {type(name).__name__}, not one like 'local' or 'dist_sync'")
     kind = name.lower()
     if kind in ELSEWHERE:
-        raise UnsupportedError(f"create: there is no store of type {name!r} here; use {ELSEWHERE[kind]}")
+        raise UnsupportedError(f"create: stores of type {name!r} are not supported; use {ELSEWHERE[kind]}")
     if kind != "horovod" and not any(part in kind for part in ("local", "device", "dist")):
         raise ArgumentError(
-            f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync', 'dist_async' or 'horovod'"
+            f"create: there is no type {name!r} of stores; use 'local', 'device', 'dist_sync', 'dist_device_sync', 'dist_async' or 'horovod'"
         )
     trees = None if topology is None else _trees_of_argument(os.fspath(topology))
     device_trees = DeviceTrees(lambda: trees or _trees_of_environment(kind)) if "device" in kind else None
@@ -82,8 +86,8 @@ def create(
         place = ps_lite.place()
     needs("herringbone.kvstore", "numpy")
     if communicator is not None and ("async" in kind or not ("dist" in kind or kind == "horovod")):
-        whose = "servers, which need none" if "async" in kind else "one process"
-        raise ArgumentError(f"create: a store of type {name!r} is of {whose}; use 'dist_sync' for a communicator")
+        why = "is on servers, which need no communicator" if "async" in kind else "belongs to one process"
+        raise ArgumentError(f"create: a store of type {name!r} {why}; use 'dist_sync' for a communicator")
     is_remote = "dist" in kind and "async" in kind
     if nan not in ("count", "refuse") or (nan == "refuse" and not is_remote):
         raise ArgumentError(f'create: nan is {nan!r}; it is "count", or "refuse" for a store of type \'dist_async\'')
@@ -95,7 +99,7 @@ def create(
 
 
 def _of_job() -> Communicator:
-    """The job's group. Stores share it, and whoever else has joined."""
+    """The job's group, which stores share with other parts of the program."""
     return job() or join_launched("kvstore.create", Options(), None)
 
 

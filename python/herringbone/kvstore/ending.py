@@ -1,4 +1,4 @@
-"""The end of a program that has stores: what was pushed is waited for, unless an exception ends the program."""
+"""The end of a program that has stores: it waits for pushes, except when an exception ends the program."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..dependency import Engine
 __all__ = ["wait_at_exit"]
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The stores of several workers that have an engine of their own."""
+"""The stores of several workers that have their own engine."""
 _left: list[Engine] = []
-"""The engines of those that are gone. What was pushed there may still go on."""
+"""The engines of stores that are gone. Their pushes might still be running."""
 
 
 def wait_at_exit(store: Any) -> None:
-    """Have the end of the program wait for what is pushed to a store's engine."""
+    """Let the end of the program wait for pushes to a store's engine."""
     _left[:] = [known for known in _left if known.pending]
     _open.add(store)
     weakref.finalize(store, _left.append, store.engine).atexit = False
 
 
 def _end_pushes() -> None:
-    """Before the program ends, wait for what was pushed: other workers count on it.
+    """Wait for pushes before the program ends, because other workers rely on them.
 
-    A program that an exception ends waits for nothing, as other workers may never call what it waits for.
+    If an exception ends the program, it does not wait, because other workers might never make the matching calls.
     """
     if ends_by_exception():
         return
@@ -39,7 +39,8 @@ def _end_pushes() -> None:
             engine.wait_all()
         except BaseException:
             print(
-                "herringbone.kvstore: a call of a store failed, and nobody waited for it; kv.wait_all() raises:", file=sys.stderr
+                "herringbone.kvstore: a call of a store failed, and the program did not wait for it; kv.wait_all() raises:",
+                file=sys.stderr,
             )
             traceback.print_exc()
 

@@ -1,4 +1,4 @@
-"""What a store's optimizer holds for one array, and its steps by the native rules."""
+"""The state of a store's optimizer for one array, and its steps by the native rules."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Held"]
 
 
 class Held:
-    """A native optimizer of one array."""
+    """A native optimizer for one array."""
 
     def __init__(self, name: str, numbers: Parameters, weight: Any, multi_precision: bool, restored: dict[str, Any]) -> None:
-        """With the state that was restored for it, or with ``{"step": 5}`` of what had five steps before.
+        """``state`` is a restored state; ``{"step": 5}`` means five earlier steps.
 
         Args:
             multi_precision: keep a weight of float16 in float32, which the steps change.
@@ -52,7 +52,7 @@ class Held:
         return {"step": self._native.steps, **dict(zip(STATES[self._name], kept)), **wide}
 
     def _restore(self, restored: dict[str, Any]) -> None:
-        """Continue with a state in which what is missing is zero, as where there was no momentum."""
+        """Continue with a state; missing arrays are zero, such as a momentum that the saved optimizer did not have."""
         state = bytearray(len(self._native.state()))
         for name, into in zip(STATES[self._name], self._arrays(state)):
             into[...] = restored.get(name, 0)

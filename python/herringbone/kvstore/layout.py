@@ -1,4 +1,4 @@
-"""How the values of a store lie in tables: which rows, and which numbers. Nothing here has a connection."""
+"""The layout of a store's values in tables: rows and numbers. Nothing here has a connection."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .sparse import RowSparse
 __all__ = ["Layout", "Rule", "bytes_of", "row_of"]
 
 WIDTH = 1024
-"""The longest row of a dense value: a message takes about sixty of them."""
+"""The longest row of a dense value: a message holds about sixty of them."""
 WIDEST_BYTES = 1 << 16
 """The longest row that a table can have, ``WIDTH_MOST`` of ``crates/core/src/table/spec.rs``."""
 WORD_BYTES = 4
-"""So many bytes of a message are an element, a whole number that float64 has."""
+"""How many bytes of a message form an element: a whole number that float64 represents exactly."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Layout:
 
     @classmethod
     def of(cls, call: str, key: Any, like: Any, servers: int, rule: Rule) -> Layout:
-        """That of a key's value, for a rule.
+        """The table of a key's value, for a rule.
 
         Raises:
-            ArgumentError: the rule needs the value in one row, which it does not fit.
+            ArgumentError: the rule needs the value in one row, but it does not fit.
         """
         is_sparse = isinstance(like, RowSparse)
         if not rule.needs_whole:
@@ -43,21 +43,21 @@ class Layout:
         if is_sparse or elements > most:
             what = "is row-sparse" if is_sparse else f"has {elements} elements of {like.dtype}"
             raise ArgumentError(
-                f"{call}: key {key!r} {what}; on servers {rule.name} needs the norm of a whole key, which is in one row, dense and of "
-                f"at most {most} elements: use another optimizer, or a store of type 'dist_sync'"
+                f"{call}: key {key!r} {what}; on servers {rule.name} needs each key in one row, because it uses the key's norm: dense, "
+                f"with at most {most} elements. Use another optimizer, or a store of type 'dist_sync'"
             )
         return cls(like.shape, 1, max(1, elements))
 
     @classmethod
     def dense(cls, shape: tuple[int, ...], servers: int) -> Layout:
-        """Rows that all servers have some of, of an array of any shape. The end of the last one may be empty."""
+        """Rows, spread over all servers, for an array of any shape. The end of the last row can be unused."""
         elements = math.prod(shape)
         width = max(1, min(WIDTH, -(-elements // servers)))
         return cls(shape, max(1, -(-elements // width)), width)
 
     @classmethod
     def sparse(cls, shape: tuple[int, ...]) -> Layout:
-        """A row for each row."""
+        """A row of the table for each row of the value."""
         return cls(shape, max(1, shape[0]), max(1, math.prod(shape[1:])))
 
     @property
@@ -68,7 +68,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a push does to a table: what the table is made with, and what is tuned then."""
+    """The effect of a push on a table: the settings that the table is made with, and the numbers that are tuned later."""
 
     name: str
     made_with: tuple[tuple[str, float], ...]
@@ -77,10 +77,10 @@ class Rule:
 
     @classmethod
     def of(cls, optimizer: Optimizer | None, call: str, key: Any) -> Rule:
-        """That of a key. Without an optimizer nothing is pushed but a first value.
+        """The rule of a key. Without an optimizer only a first value is pushed.
 
         Raises:
-            ArgumentError: the optimizer cannot have one of its numbers.
+            ArgumentError: one of the optimizer's numbers is invalid.
         """
         if optimizer is None:
             return cls("assign", (), ())
@@ -88,17 +88,17 @@ class Rule:
 
     @classmethod
     def with_numbers(cls, optimizer: Optimizer, given: Parameters) -> Rule:
-        """That of an optimizer, with numbers of a key."""
+        """The rule of an optimizer, with a key's numbers."""
         numbers = native_numbers(optimizer.name, given)
         if optimizer.name not in WITH_VELOCITY:
             return cls(NAMES[optimizer.name], (), tuple(numbers))
-        # Whether there is a momentum is fixed when the table is made; which one is not.
+        # Whether there is a momentum is fixed when the table is made; its value is not.
         has_velocity = given["momentum"] != 0
         return cls(NAMES[optimizer.name], (("momentum", 0.5 if has_velocity else 0.0),), tuple(numbers), has_velocity)
 
     @property
     def suffix(self) -> str:
-        """What tables are called by that keep the same for each row."""
+        """The part of a table's name that is equal for rules that keep the same numbers for each row."""
         return f"{self.name} with velocity" if self.has_velocity else self.name
 
     @property
@@ -120,7 +120,7 @@ def row_of(message: Any, width: int) -> Any:
 
 
 def bytes_of(row: Any) -> Any:
-    """The array of bytes in a row; it is empty if nobody has written any."""
+    """The array of bytes in a row; it is empty if none was written."""
     import numpy as np
 
     size = int(row[0])

@@ -1,4 +1,4 @@
-"""How the workers of a store meet through its servers: they need no connection to each other."""
+"""Lets the workers of a store meet through its servers, without connections to each other."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MOST_BYTES = (MESSAGE - 1) * WORD_BYTES
 """The longest message."""
 ROWS = 1 << 62
 WORDS = 4
-"""What workers add up in a barrier: marks of calls, workers, those whose part has failed, and the ranks of these."""
+"""The sums in a barrier: marks of calls, workers, workers whose part has failed, and the ranks of these."""
 PAUSE = 0.02
-"""Seconds between two looks for a key."""
+"""Seconds between two checks for a key."""
 
 
 class Meeting:
-    """Barriers of a store's workers, and what rank 0 tells the others.
+    """Barriers of a store's workers, and rank 0's messages to the others.
 
-    A barrier is a step of a sync table: a pull returns once all workers have ended it, those that are lost and given up aside.
+    A barrier is a step of a sync table: a pull returns once all workers have ended it, except the lost ones.
     """
 
     def __init__(self, servers: ParameterServer, store: str) -> None:
-        """All workers make it for a store of the same name."""
+        """All workers make it for a store with the same name."""
         self._rank = servers.rank
         self._table = servers.table(
             f"{store} meeting", rows=1, width=WORDS, dtype="float64", optimizer="assign", consistency="sync"
@@ -41,32 +41,35 @@ class Meeting:
         self.present = servers.workers
         """How many workers were in the last barrier."""
         self.comes_back = self._table.step > 0
-        """Whether this worker takes the place of one that was lost."""
+        """Whether this worker replaces a lost one."""
 
     def meet(self, call: str) -> None:
-        """Return once all workers have come to the same call.
+        """Return once all workers have reached the same call.
 
         Raises:
-            MismatchError: they have come to different ones, on all of them; or the part of a worker has :meth:`failed`, which the text
-                names.
+            MismatchError: on all workers, if they have reached different calls; or a worker's part has :meth:`failed`, as the
+                text says.
         """
         total, present, failed, ranks = self._sum(_mark(call), 1, 0, 0)
         if failed:
             raise MismatchError(failure_text(call, int(failed), int(ranks)))
         if total != _mark(call) * present:
-            raise MismatchError(f"{call}: other workers have called something else; all make the same calls in the same order")
+            raise MismatchError(
+                f"{call}: other workers have made a different call; make the same calls in the same order on all workers"
+            )
 
     def failed(self, call: str) -> str:
-        """Come to a call whose part of this worker has failed: the others' :meth:`meet` raises. Return once all have come.
+        """Reach a call in which this worker's part has failed, so that the others' :meth:`meet` raises. Return once all have
+        come.
 
         Returns:
-            What the others are told; nothing if the call has failed on all.
+            The text of the others' error; empty if the call has failed on all.
         """
         _, present, failed, ranks = self._sum(_mark(call), 1, 1, self._rank)
         return "" if failed == present else failure_text(call, int(failed), int(ranks))
 
     def _sum(self, *words: float) -> list[float]:
-        """The sums of all workers' words, which each of them ends a step for."""
+        """The sums of all workers' numbers; each of them ends a step for this."""
         import numpy as np
 
         self._table.push_range(0, np.array([words], np.float64))
@@ -75,21 +78,21 @@ class Meeting:
         return sums
 
     def wait(self) -> None:
-        """Return once the last barrier of this worker is over, to which perhaps an earlier process of it has come."""
+        """Return once the last barrier of this worker is over, even if an earlier process of it has reached that."""
         self.present = int(self._table.pull_range(0, 1)[0][1])
 
     def outlast(self) -> None:
-        """Return once all others take part no more. Their barriers do without this worker."""
+        """Return once all others have left. Their barriers do not wait for this worker."""
         while self._sum(0, 0, 0, 0)[1]:
             pass
 
     def close(self) -> None:
-        """Take part no more: the barriers of others do without this worker."""
+        """Leave: the others' barriers do not wait for this worker."""
         self._table.close()
         self._messages.close()
 
     def tell(self, message: Any) -> None:
-        """Have the others read an array of bytes; of one that is too long only how long it is."""
+        """Let the others read an array of bytes; if it is too long, only its length."""
         import numpy as np
 
         fits = message.size <= MOST_BYTES
@@ -98,7 +101,7 @@ class Meeting:
         self._messages.push_range(0, row.reshape(1, MESSAGE))
 
     def message(self) -> Any:
-        """What was told last; it is empty if nothing was.
+        """The last message; empty if there was none.
 
         Raises:
             ArgumentError: it was too long.
@@ -106,27 +109,25 @@ class Meeting:
         row = self._messages.pull_range(0, 1)[0]
         if row[0] > MOST_BYTES:
             raise ArgumentError(
-                f"set_optimizer: rank 0's optimizer with its lr_scheduler takes {int(row[0])} bytes, and servers tell at most "
+                f"set_optimizer: rank 0's optimizer with its lr_scheduler has {int(row[0])} bytes, but servers pass on at most "
                 f"{MOST_BYTES}: the lr_scheduler is too long; pass one with fewer steps, or a function on all workers"
             )
         return bytes_of(row)
 
 
 def failure_text(call: str, count: int, ranks: int) -> str:
-    """What workers are told of a call that has failed on ``count`` of them, the sum of whose ranks is ``ranks``."""
+    """The text for a call that has failed on ``count`` workers; ``ranks`` is the sum of their ranks."""
     who = f"rank {ranks}, whose" if count == 1 else f"{count} of the workers, whose"
-    return (
-        f"{call}: it has failed on {who} error says why, and changes nothing on any; mend that, and call it again on all workers"
-    )
+    return f"{call}: it has failed on {who} error says why, and has changed nothing on any worker; fix that, and call it again on all"
 
 
 def _mark(call: str) -> int:
-    """What stands for a call in a barrier."""
+    """The mark of a call in a barrier."""
     return zlib.crc32(call.encode("utf-8", "surrogatepass")) or 1
 
 
 class TableStore:
-    """Keys and values in a table, as torch's stores have them: ranks find each other by it."""
+    """Keys and values in a table, with the interface of torch's stores: ranks find each other through it."""
 
     def __init__(self, servers: ParameterServer) -> None:
         self._table = servers.table(
@@ -140,14 +141,14 @@ class TableStore:
         self._table.push(self._row(key), row_of(np.frombuffer(value, np.uint8), MESSAGE).reshape(1, MESSAGE))
 
     def get(self, key: str) -> bytes:
-        """The value of a key that is set."""
+        """The value of a key, which must be set."""
         return bytes(bytes_of(self._table.pull(self._row(key))[0]).tobytes())
 
     def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
         """Wait until keys are set.
 
         Raises:
-            TimeoutError: they are not in time.
+            TimeoutError: they were not set in time.
         """
         deadline = time.monotonic() + timeout.total_seconds()
         for key in keys:

@@ -1,4 +1,5 @@
-"""Optimizers by name: what a store applies to a pushed gradient. They are plain numbers and arrays, and nothing is unpickled."""
+"""Optimizers by name, which a store applies to pushed gradients. They are plain numbers and arrays, and nothing is
+unpickled."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ Schedule = Callable[[int], float]
 """A learning rate by the number of updates."""
 OF_KEYS = ("lr_mult", "wd_mult", "param_idx2name")
 REFUSED = -1
-"""In place of a length: rank 0 has no bytes to send."""
+"""Sent instead of a length: rank 0 has no bytes to send."""
 OWN = "own"
-"""What stands for a program's own scheduler, which does not travel."""
+"""The placeholder for a program's own scheduler, which cannot be sent."""
 
 
 @dataclass
 class _Settings:
-    """What programs may change of an optimizer while it is in use. The stores that use it look at it at each push."""
+    """The settings of an optimizer that programs can change while it is in use. Stores read them at each push."""
 
     name: str
     params: Parameters
@@ -41,10 +42,10 @@ class _Settings:
 
 
 class Optimizer:
-    """An optimizer and its state of each key; :func:`create_optimizer` makes one.
+    """An optimizer and its state for each key; :func:`create_optimizer` makes one.
 
-    ``params`` has its numbers. What is changed here, or by the setters, holds for the next push of each key, also in a store of
-    several workers, if all of them change it; what the optimizer keeps, such as a momentum, stays.
+    ``params`` has its numbers. Changes here, or by the setters, apply from the next push of each key. In a store of several
+    workers all of them make the same change. The optimizer's state, such as a momentum, stays.
     """
 
     def __init__(self, settings: _Settings) -> None:
@@ -58,7 +59,7 @@ class Optimizer:
 
     @property
     def name(self) -> str:
-        """MXNet's name of it."""
+        """MXNet's name for it."""
         return self._settings.name
 
     @property
@@ -72,17 +73,17 @@ class Optimizer:
 
     @property
     def lr_scheduler(self) -> Schedule | None:
-        """What gives the learning rate for a number of updates; ``None``: it is ``params["learning_rate"]``."""
+        """Computes the learning rate from the number of updates; without one it is ``params["learning_rate"]``."""
         return self._settings.lr_scheduler
 
     @property
     def multi_precision(self) -> bool:
-        """Whether weights of float16 are kept in float32, too."""
+        """Whether weights of float16 are also kept in float32."""
         return self._settings.multi_precision
 
     @property
     def num_update(self) -> int:
-        """How many updates the key has had that has had most."""
+        """The largest number of updates of any key."""
         return self._settings.num_update
 
     @property
@@ -92,10 +93,10 @@ class Optimizer:
         return float(self.params["learning_rate"] if schedule is None else schedule(self.num_update))
 
     def set_learning_rate(self, lr: float) -> None:
-        """Have another learning rate from the next push on.
+        """Use another learning rate from the next push on.
 
         Raises:
-            ArgumentError: a scheduler decides about it.
+            ArgumentError: a scheduler determines it.
         """
         if self.lr_scheduler is not None:
             raise ArgumentError("set_learning_rate: the optimizer has an lr_scheduler, which gives the rate; change its base_lr")
@@ -103,31 +104,31 @@ class Optimizer:
 
     @property
     def lr_mult(self) -> dict[Any, float]:
-        """What the learning rate is multiplied by, by key or by a key's name in ``param_idx2name``; 1 for all others."""
+        """Factors of the learning rate, by key or by a key's name in ``param_idx2name``; 1 for all others."""
         return self._settings.lr_mult
 
     @property
     def wd_mult(self) -> dict[Any, float]:
-        """As :attr:`lr_mult`, of the weight decay."""
+        """Like :attr:`lr_mult`, for the weight decay."""
         return self._settings.wd_mult
 
     def set_lr_mult(self, args_lr_mult: Mapping[Any, float]) -> None:
-        """Replace all of :attr:`lr_mult`."""
+        """Replace :attr:`lr_mult`."""
         self._settings.lr_mult = _multipliers("set_lr_mult", args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Mapping[Any, float]) -> None:
-        """Replace all of :attr:`wd_mult`."""
+        """Replace :attr:`wd_mult`."""
         self._settings.wd_mult = _multipliers("set_wd_mult", args_wd_mult)
 
     def check(self, call: str, key: Any, weight: Any) -> None:
-        """Refuse a weight that steps of fractions cannot change."""
+        """Refuse a weight whose type has no fractions."""
         if weight.dtype.name not in FRACTIONS:
             raise ArgumentError(
-                f"{call}: key {key!r} is {weight.dtype}, and the optimizer {self.name} needs a type with fractions, like float32"
+                f"{call}: key {key!r} is {weight.dtype}, but the optimizer {self.name} needs a type with fractions, like float32"
             )
 
     def update(self, key: Any, gradient: Any, weight: Any) -> None:
-        """Change ``weight``, a numpy array, by a gradient; the state of ``key`` goes on.
+        """Change ``weight``, a numpy array, by a gradient, with the state of ``key``.
 
         A step that fails has changed neither weight nor state.
         """
@@ -135,13 +136,13 @@ class Optimizer:
         self._step(key, self._next_numbers("update", key), gradient, weight)
 
     def _next_numbers(self, call: str, key: Any, workers: int = 1) -> Parameters:
-        """The numbers of the next update of a key, which they count.
+        """The numbers for the next update of a key. This counts the update.
 
         Args:
-            workers: so many workers update the key for each time that this one does.
+            workers: how many workers update the key each time that this one does.
 
         Raises:
-            ArgumentError: there is one among them that the optimizer cannot have.
+            ArgumentError: one of the numbers is invalid for the optimizer.
         """
         settings, numbers = self._settings, self._numbers_of(call, key, workers)
         self._counts[key] = self._count_after(key, workers)
@@ -153,9 +154,9 @@ class Optimizer:
         return self._counts.get(key, self._settings.begin_num_update) + workers
 
     def _check_next(self, call: str, keys: Iterable[Any], workers: int) -> None:
-        """Refuse updates of keys, one after the other, of which any has a number that the optimizer cannot have.
+        """Refuse a series of updates of keys if any has a number that is invalid for the optimizer.
 
-        It counts none of them. The arguments and errors are those of :meth:`_next_numbers`.
+        This counts no update. Arguments and errors are as in :meth:`_next_numbers`.
         """
         most = self._settings.num_update
         for key in keys:
@@ -163,13 +164,13 @@ class Optimizer:
             self._numbers_of(call, key, workers, most)
 
     def _begin_at(self, key: Any, updates: int) -> None:
-        """Have a key count on from updates that an earlier process of this worker has counted."""
+        """Continue the count of a key's updates from an earlier process of this worker."""
         settings = self._settings
         self._counts[key] = settings.begin_num_update + updates
         settings.num_update = max(settings.num_update, self._counts[key])
 
     def _take_back(self, key: Any) -> None:
-        """Do not count an update of a key that there was not."""
+        """Take back the count of an update of a key that did not happen."""
         settings, counted = self._settings, self._counts.get(key, 0)
         if counted <= settings.begin_num_update:  # a program has given it other states since
             return
@@ -178,13 +179,13 @@ class Optimizer:
             settings.num_update = max(settings.begin_num_update, *self._counts.values())
 
     def _numbers_of(self, call: str, key: Any, workers: int = 1, most: int = 0) -> Parameters:
-        """The numbers of the next update of a key, with the key's multipliers. They do not count it.
+        """The numbers for the next update of a key, with the key's multipliers, without counting it.
 
         Args:
-            most: how many updates there have been before, if that is more than those that are counted.
+            most: the number of earlier updates, if it is larger than the count.
 
         Raises:
-            ArgumentError: there is one among them that the optimizer cannot have.
+            ArgumentError: one of the numbers is invalid for the optimizer.
         """
         settings, given = self._settings, dict(self.params)
         if settings.lr_scheduler is not None:
@@ -205,16 +206,18 @@ class Optimizer:
         return given
 
     def _step(self, key: Any, numbers: Parameters, gradient: Any, weight: Any) -> None:
-        """Change ``weight`` as :meth:`update` does, with numbers of :meth:`_next_numbers`."""
+        """Change ``weight`` like :meth:`update`, with the result of :meth:`_next_numbers`."""
         import numpy as np
 
         held = self._held.get(key)
         if held is None:
-            # MXNet corrects the bias by the number of the update, which goes on from there.
+            # MXNet corrects the bias by the number of the update, which continues from there.
             before = self._restored.get(key, {"step": self._settings.begin_num_update})
             held = Held(self.name, numbers, weight, self.multi_precision, before)
         if held.fits != (weight.shape, weight.dtype):
-            raise ArgumentError(f"update: key {key!r} was of shape {held.fits[0]} and {held.fits[1]}, and is of another now")
+            raise ArgumentError(
+                f"update: key {key!r} had shape {held.fits[0]} and type {held.fits[1]} before; pass the same, or another key"
+            )
         gradients = np.ascontiguousarray(np.broadcast_to(np.asarray(gradient), weight.shape), held.dtype)
         held.step(numbers, weight, gradients)
         self._held[key] = held
@@ -222,7 +225,7 @@ class Optimizer:
 
     @property
     def states(self) -> dict[Any, dict[str, Any]]:
-        """What it keeps of each key: ``"step"``, the number of its last update, and arrays by their names."""
+        """The state of each key: ``"step"``, the number of its last update, and arrays by their names."""
         return {**self._restored, **{key: held.state() for key, held in self._held.items()}}
 
     @states.setter
@@ -230,16 +233,17 @@ class Optimizer:
         self._held, self._restored = {}, dict(states)
         begin = self._settings.begin_num_update
         steps = {key: int(state["step"]) for key, state in states.items()}
-        # States with fewer steps are of an optimizer that began at 0.
+        # States with fewer steps come from an optimizer that began at 0.
         self._counts = {key: step if step >= begin else begin + step for key, step in steps.items()}
         self._settings.num_update = max([begin, *self._counts.values()])
 
     def _twin(self) -> Optimizer:
-        """One with the same settings, which both have from now on, and states of its own, of no key."""
+        """An optimizer that shares this one's settings from now on, and has its own, empty states."""
         return Optimizer(self._settings)
 
     def _of_user(self, store: Any) -> Optimizer:
-        """This one, for the first store that asks for it, and a :meth:`_twin` for any other while that one uses it."""
+        """This optimizer for the first store that asks for it, and a :meth:`_twin` for other stores as long as that one uses
+        it."""
         user = self._user()
         used: Optimizer | None = None if user is None else user.optimizer
         if user is not store and used is self:
@@ -248,7 +252,7 @@ class Optimizer:
         return self
 
     def _has_settings_of(self, other: Optimizer | None) -> bool:
-        """Whether it is a :meth:`_twin` of another one, or that one."""
+        """Whether it shares its settings with another optimizer (:meth:`_twin`), or is the same."""
         return other is not None and self._settings is other._settings
 
     def __repr__(self) -> str:
@@ -267,21 +271,22 @@ def create_optimizer(
     """An optimizer by MXNet's name, or ``test``, which adds the gradient.
 
     The names are ``sgd``, ``nag``, ``adam``, ``adamw``, ``adagrad``, ``rmsprop``, ``lamb``, ``ftrl`` and ``signum``. All take
-    ``learning_rate``, ``wd``, ``rescale_grad`` and ``clip_gradient``; ``sgd``, ``nag`` and ``signum`` take ``momentum``; ``adam``,
-    ``adamw`` and ``lamb`` take ``beta1``, ``beta2`` and ``epsilon``, ``adagrad`` takes ``epsilon``, ``rmsprop`` takes ``rho`` and
-    ``epsilon``. ``adamw`` takes ``correct_bias``, ``lamb`` takes ``bias_correction``, ``lower_bound`` and ``upper_bound``, ``ftrl`` takes
-    ``lamda1`` and ``beta``, ``signum`` takes ``wd_lh``. Defaults are MXNet's. A bound of ``None``, or not above 0, binds nothing.
+    ``learning_rate``, ``wd``, ``rescale_grad`` and ``clip_gradient``; ``sgd``, ``nag`` and ``signum`` take ``momentum``;
+    ``adam``, ``adamw`` and ``lamb`` take ``beta1``, ``beta2`` and ``epsilon``, ``adagrad`` takes ``epsilon``, ``rmsprop`` takes
+    ``rho`` and ``epsilon``. ``adamw`` takes ``correct_bias``, ``lamb`` takes ``bias_correction``, ``lower_bound`` and
+    ``upper_bound``, ``ftrl`` takes ``lamda1`` and ``beta``, ``signum`` takes ``wd_lh``. Defaults are MXNet's. A bound of
+    ``None``, or not above 0, has no effect.
 
     Args:
-        lr_scheduler: the learning rate for a number of updates, which are those of the key that has most: one of
-            :mod:`herringbone.kvstore`, or any callable. A ``learning_rate`` that is given, too, becomes its ``base_lr``.
-        multi_precision: keep weights of float16 in float32, too, and have the steps change these.
-        begin_num_update: how many updates of each key there were before, at most 4,294,967,294. Schedulers and the corrections of
-            ``adam``, ``adamw`` and ``lamb`` go on from there; on servers the corrections count the steps there.
+        lr_scheduler: computes the learning rate from the largest number of updates of any key: a scheduler of
+            :mod:`herringbone.kvstore`, or any callable. A ``learning_rate`` that is also given becomes its ``base_lr``.
+        multi_precision: also keep weights of float16 in float32, and let the steps change these.
+        begin_num_update: the number of earlier updates of each key, at most 4,294,967,294. Schedulers and the corrections of
+            ``adam``, ``adamw`` and ``lamb`` continue from there; on servers the corrections use the number of steps there.
         param_idx2name: names of keys, for the multipliers of rates and decays.
 
     Raises:
-        ArgumentError, TypeError: there is no such optimizer, or it cannot have one of the numbers.
+        ArgumentError, TypeError: the optimizer is unknown, or one of the numbers is invalid for it.
     """
     if not isinstance(name, str) or name.lower() not in NAMES:
         raise ArgumentError(f"create_optimizer: no optimizer is called {name!r}; use one of {', '.join(NAMES)}")
@@ -331,8 +336,8 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
     """Rank 0's settings, in an optimizer that shares them with the one that this worker passed.
 
     Raises:
-        TypeError: rank 0's optimizer holds something that does not travel; on rank 0.
-        ArgumentError: it does; on the others. Or rank 0 has a scheduler of its own, and this worker none; on this worker.
+        TypeError: on rank 0, if its optimizer contains something that cannot be sent.
+        ArgumentError: on the others in this case; or on a worker without a scheduler if rank 0 has a scheduler of its own.
     """
     import numpy as np
 
@@ -347,7 +352,7 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
     if refused is not None:
         raise refused
     if length[0] == REFUSED:
-        raise ArgumentError("set_optimizer: rank 0's optimizer holds something that does not travel; its own error says what")
+        raise ArgumentError("set_optimizer: rank 0's optimizer contains something that cannot be sent; its own error says what")
     packed = np.resize(packed, int(length[0]))
     communicator.broadcast(packed)
     settle(optimizer, packed)
@@ -355,10 +360,10 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
 
 
 def described(optimizer: Optimizer, with_keys: bool = True) -> Any:
-    """Its settings as an array of bytes. Of a scheduler that is a program's own it says only that there is one.
+    """Its settings as an array of bytes. A program's own scheduler appears only as a placeholder.
 
     Args:
-        with_keys: what it has for single keys, too.
+        with_keys: include settings for single keys.
     """
     given = {name: value for name, value in vars(optimizer._settings).items() if with_keys or name not in OF_KEYS}
     scheduler = given["lr_scheduler"]
@@ -368,18 +373,18 @@ def described(optimizer: Optimizer, with_keys: bool = True) -> Any:
 
 
 def settle(optimizer: Optimizer, packed: Any, needs_scheduler: bool = True) -> None:
-    """Give an optimizer the settings that :func:`described` tells of. A scheduler of the program's own stays, and so does the
-    object of one of the same kind.
+    """Give an optimizer the settings from :func:`described`. A program's own scheduler stays, and so does a scheduler object of
+    the same kind.
 
     Raises:
-        ArgumentError: it needs a scheduler that does not travel, and has none.
+        ArgumentError: it needs a scheduler that cannot be sent, and has none.
     """
     given = unpack("set_optimizer", packed)
     scheduler = given.pop("lr_scheduler")
     if scheduler == OWN:
         if needs_scheduler and optimizer.lr_scheduler is None:
             raise ArgumentError(
-                "set_optimizer: rank 0's optimizer has an lr_scheduler of its own, which does not travel; pass the same optimizer on "
+                "set_optimizer: rank 0's optimizer has an lr_scheduler of its own, which cannot be sent; pass the same optimizer on "
                 "all workers, or use a scheduler of herringbone.kvstore"
             )
     else:
@@ -390,10 +395,10 @@ def settle(optimizer: Optimizer, packed: Any, needs_scheduler: bool = True) -> N
 
 
 def of_described(packed: Any, like: Optimizer | None = None) -> Optimizer:
-    """The optimizer that :func:`described` tells of, which shares nothing with another one.
+    """A new optimizer with the settings from :func:`described`, which shares nothing with another one.
 
     Args:
-        like: whose multipliers and scheduler of a program's own it has; without it, it has none.
+        like: the optimizer whose multipliers and own scheduler it gets; without it, it has none.
     """
     made = create_optimizer("sgd")
     if like is not None:
@@ -405,5 +410,6 @@ def of_described(packed: Any, like: Optimizer | None = None) -> Optimizer:
 
 
 def _travels(scheduler: Schedule | None) -> bool:
-    """Whether other workers can make it: it is of a kind of this package, and a program has put nothing into it but plain values."""
+    """Whether other workers can rebuild it: its class is from this package, and the program has put only plain values into
+    it."""
     return isinstance(scheduler, LRScheduler) and scheduler._is_known()

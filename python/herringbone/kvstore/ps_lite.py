@@ -1,4 +1,4 @@
-"""Jobs that start by ps-lite's lines: one program, which the environment makes a scheduler, a server or a worker.
+"""Jobs that are started with ps-lite's variables: one program, which the environment makes a scheduler, a server or a worker.
 
 ::
 
@@ -19,19 +19,20 @@ from .meeting import TableStore
 __all__ = ["communicator", "place", "serve"]
 
 _places: list[_herringbone.PsLiteWorker] = []
-"""This process's, once it has one."""
+"""This process's place, once it has one."""
 _communicators: list[Communicator] = []
 
 
 def serve() -> None:
-    """Serve until the job is over, and exit, if the environment says that this process is a server or the scheduler."""
+    """If the environment makes this process a server or the scheduler, serve until the job is over, and exit."""
     if os.environ.get("DMLC_ROLE") in ("server", "scheduler"):
         _herringbone.ps_lite_serve()
         raise SystemExit(0)
 
 
 def place() -> _herringbone.PsLiteWorker | None:
-    """This worker's place; ``None`` if the job has no scheduler: its lines name no servers, or ``HERRINGBONE_RANK`` overrides them."""
+    """This worker's place; ``None`` if the job has no scheduler: it names no servers, or ``HERRINGBONE_RANK`` overrides the
+    variables."""
     settings = os.environ
     if settings.get("DMLC_ROLE") != "worker" or not settings.get("DMLC_NUM_SERVER") or settings.get("HERRINGBONE_RANK"):
         return None
@@ -41,7 +42,7 @@ def place() -> _herringbone.PsLiteWorker | None:
 
 
 def communicator(place: _herringbone.PsLiteWorker) -> Communicator:
-    """That of the workers, which find each other through the servers. These are its reducers, too."""
+    """The workers' communicator. They find each other through the servers, which are also its reducers."""
     if not _communicators:
         with ParameterServer(place.servers, rank=place.rank, workers=place.workers) as servers:
             options = Options(reducers=None if os.environ.get("HERRINGBONE_REDUCERS") else place.servers)

@@ -28,7 +28,7 @@ from .values import Keyed, targets_of
 __all__ = ["RemoteKVStore"]
 
 ON_SERVERS = ("float32", "float64")
-"""The types of numpy that a table has: it has bfloat16, too, which numpy has not."""
+"""The types of tables that numpy has; tables also have bfloat16."""
 
 
 class RemoteKVStore(KVStore):
@@ -38,8 +38,8 @@ class RemoteKVStore(KVStore):
         kv.set_optimizer(kvstore.create_optimizer("sgd", learning_rate=0.1))
         kv.push(3, gradient)
 
-    A push is one worker's: the servers apply the optimizer to it at once. A pull has the pushes that have come, among them all of
-    this worker.
+    The servers apply the optimizer to each worker's push at once. A pull includes the pushes that have arrived, and all pushes
+    of this worker.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class RemoteKVStore(KVStore):
         """For :func:`~herringbone.kvstore.create`.
 
         Args:
-            count: how many servers there are.
-            name: what the store's tables are called by, the same on all workers.
-            nan: what becomes of a push with a NaN, as tables say it.
+            count: the number of servers.
+            name: the prefix of the tables' names, the same on all workers.
+            nan: the rule for a push with a NaN, as for tables.
         """
         import numpy as np
 
@@ -69,7 +69,7 @@ class RemoteKVStore(KVStore):
         self._local = int(os.environ.get("LOCAL_RANK") or 0), int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
         self._comes_back = self._meeting.comes_back
         self._said = self._meeting.message() if self._comes_back else np.zeros(0, np.uint8)
-        """What rank 0 has told of the optimizer in use; it is empty if there is none."""
+        """Rank 0's description of the optimizer in use; empty if there is none."""
         if self._said.size:
             self._optimizer = of_described(self._said)
         _open.add(self)
@@ -88,7 +88,7 @@ class RemoteKVStore(KVStore):
         if not pairs:
             return
         self._check_init(call, pairs)
-        # What a key cannot have is refused before any has a table.
+        # Invalid values are refused before any key has a table.
         planned = {one: self._planned(call, one, self._view(call, values[0])) for one, values in pairs.items()}
         begun: dict[Any, Any] = {}
         made: list[str] = []
@@ -118,9 +118,9 @@ class RemoteKVStore(KVStore):
         self._keys = str if isinstance(next(iter(pairs)), str) else int
 
     def _tell_of_failure(self, said: str) -> bool:
-        """Tell the others, who wait for this worker in an init, that its part has failed; whether they know.
+        """Tell the others, which wait for this worker in an init, that its part has failed; returns whether they know.
 
-        One that comes back meets nobody there, and one without servers can tell nobody.
+        A replaced worker meets no others there, and a worker without servers cannot tell them.
         """
         if not self._comes_back:
             with contextlib.suppress(HerringboneError):
@@ -129,7 +129,7 @@ class RemoteKVStore(KVStore):
         return False
 
     def _count_on(self, values: Iterable[Any]) -> None:
-        """Have a scheduler of rank 0, which comes back, go on from its earlier pushes: all steps but that of the first value."""
+        """Let the scheduler of a replaced rank 0 continue from its earlier pushes: all steps except the first value's."""
         optimizer = self._optimizer
         if self.rank != 0 or optimizer is None:
             return
@@ -139,14 +139,14 @@ class RemoteKVStore(KVStore):
                 stored.forget("learning_rate")  # the servers have that of an earlier push
 
     def _planned(self, call: str, key: Any, given: Any) -> tuple[Tabled, Rule, Layout]:
-        """What is stored of a key, without a table yet, and what the table is.
+        """The stored value of a key, without a table yet, and the description of its table.
 
         Raises:
-            ArgumentError: no server keeps such a value, or the optimizer cannot change it.
+            ArgumentError: servers cannot keep such a value, or the optimizer cannot change it.
         """
         if given.dtype.name not in ON_SERVERS:
             raise ArgumentError(
-                f"{call}: key {key!r} has elements of {given.dtype}, and servers keep {' and '.join(ON_SERVERS)}; convert it to one of "
+                f"{call}: key {key!r} has elements of {given.dtype}, but servers keep {' and '.join(ON_SERVERS)}; convert it to one of "
                 "these, or use a store of type 'dist_sync'"
             )
         rule = Rule.of(self._optimizer, call, key)
@@ -155,12 +155,13 @@ class RemoteKVStore(KVStore):
         return Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"), self._nan), rule, layout
 
     def _drop(self, call: str, tables: list[str], are_all_here: bool) -> None:
-        """Have the servers forget what an init that has failed has left there: tables without a value, or with one of this init.
+        """Let the servers drop the tables of a failed init: those without a value, or with a value of this init.
 
         Args:
-            are_all_here: all workers come here, and none goes on before the tables are gone. Else only rank 0 knows that nobody uses them.
+            are_all_here: all workers come here, and none continues before the tables are gone. Otherwise only rank 0 knows that
+                no worker uses them.
         """
-        # The failure of the init counts, and tables that another worker has dropped are gone.
+        # The init's failure is the one to report; another worker can have dropped these tables already.
         if are_all_here:
             with contextlib.suppress(HerringboneError):
                 self._meeting.meet(f"{call}, refused")
@@ -174,7 +175,7 @@ class RemoteKVStore(KVStore):
     def _check_push(self, call: str, pairs: Keyed) -> None:
         if self._optimizer is None:
             raise ArgumentError(
-                f"{call}: the servers have no optimizer; call set_optimizer first: 'test' adds what is pushed, as in MXNet's tests"
+                f"{call}: the servers have no optimizer; call set_optimizer first: 'test' adds pushed values, as in MXNet's tests"
             )
         super()._check_push(call, pairs)
         for one in pairs:
@@ -182,7 +183,7 @@ class RemoteKVStore(KVStore):
 
     @property
     def _updates_of_push(self) -> int:
-        """The other workers push as often, each at its own time."""
+        """The number of workers: the others push as often, each at its own pace."""
         return self.num_workers
 
     def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:
@@ -190,7 +191,7 @@ class RemoteKVStore(KVStore):
         stored, optimizer = self._stored[key], self._optimizer
         assert optimizer is not None
         rule = Rule.with_numbers(optimizer, optimizer._next_numbers(call, key, self._updates_of_push))
-        # Of a scheduler only rank 0's counts: the others' may lag behind.
+        # Only rank 0's scheduler is used, because the others' can lag behind.
         is_scheduled = optimizer.lr_scheduler is not None and self.rank != 0
         changes = stored.changes(rule, but="learning_rate" if is_scheduled else None)
         arrays = [self._view(call, value) for value in values]
@@ -246,12 +247,12 @@ class RemoteKVStore(KVStore):
         return RowSparse.of(whole)
 
     def barrier(self) -> None:
-        """Return once all workers have called it, and their pushes have been taken. It does not wait for a worker that is lost."""
+        """Return once all workers have called it, and their pushes were accepted. It does not wait for lost workers."""
         self._settle()
         self._meeting.meet("barrier")
 
     def num_dead_node(self, node_id: int = 0, timeout: float = 60) -> int:
-        """How many workers were not in the last call that all make. MXNet's arguments change nothing."""
+        """How many workers were missing in the last call that all make. MXNet's arguments have no effect."""
         return self.num_workers - self._meeting.present
 
     def set_updater(self, updater: Updater | None) -> None:
@@ -261,14 +262,14 @@ class RemoteKVStore(KVStore):
         )
 
     def set_optimizer(self, optimizer: Optimizer | str) -> None:
-        """Have the servers apply an optimizer to each push. All workers call it, and rank 0's is taken.
+        """Let the servers apply an optimizer to each push. All workers call it, and rank 0's optimizer is used.
 
-        An optimizer with the same name keeps its state, and only its numbers change. Any other begins anew. A number that a worker
-        changes later, such as the learning rate, reaches the servers with this worker's next push of each key. A scheduler counts
-        rank 0's pushes of a key, times the workers.
+        An optimizer with the same name keeps its state, and only its numbers change. Any other begins with a new state. A
+        number that a worker changes later, such as the learning rate, reaches the servers with this worker's next push of each
+        key. For a scheduler the number of updates is rank 0's pushes of a key, times the number of workers.
 
         Args:
-            optimizer: one that :func:`create_optimizer` has made, or its name.
+            optimizer: the result of :func:`create_optimizer`, or a name.
         """
         chosen = chosen_optimizer("set_optimizer", optimizer)
         if self._comes_back and self._optimizer is not None:
@@ -292,10 +293,10 @@ class RemoteKVStore(KVStore):
                     self._servers.drop_table(table)
 
     def _tell(self, chosen: Optimizer) -> None:
-        """Have the other workers read an optimizer.
+        """Let the other workers read an optimizer.
 
         Raises:
-            TypeError: it holds something that does not travel. The others, which wait for it, get a :class:`MismatchError`.
+            TypeError: it contains something that cannot be sent. The others, which wait for it, get a :class:`MismatchError`.
         """
         try:
             said = described(chosen, with_keys=False)
@@ -305,13 +306,15 @@ class RemoteKVStore(KVStore):
         self._meeting.tell(said)
 
     def _agree(self, chosen: Optimizer) -> tuple[Any, list[tuple[Any, Rule, Layout]]]:
-        """What rank 0 has told of an optimizer, and how the tables of all keys lie for it.
+        """Rank 0's description of an optimizer, and the layout of all keys' tables for it.
 
-        All workers meet once they have read it, also those that cannot have it: what rank 0 tells then, nobody takes for it.
+        All workers meet once they have read it, even those that cannot use it. So no worker confuses it with rank 0's next
+        message.
 
         Raises:
-            ArgumentError: there can be no such tables, or the optimizer is too long to be told; on all workers, which have the optimizer before.
-            MismatchError: some of the workers can have them, and others cannot; on all.
+            ArgumentError: on all workers, if such tables are impossible, or the description is too long. They keep the old
+                optimizer.
+            MismatchError: on all workers, if the tables are possible on some workers only.
         """
         said, planned, refused = self._said, list[tuple[Any, Rule, Layout]](), None
         try:
@@ -335,26 +338,26 @@ class RemoteKVStore(KVStore):
         return said, planned
 
     def _plan(self, optimizer: Optimizer, key: Any, stored: Any) -> tuple[Rule, Layout]:
-        """What an optimizer does to a key, and how its table lies."""
+        """The rule of an optimizer for a key, and the layout of its table."""
         rule = Rule.of(optimizer, "set_optimizer", key)
         return rule, stored.layout_for("set_optimizer", self._count, rule)
 
     def set_gradient_compression(self, params: dict[str, Any]) -> None:
-        """Raise :class:`UnsupportedError`: what goes to servers is not compressed."""
-        raise UnsupportedError(f"set_gradient_compression: a store of type {self._kind!r} compresses nothing; use 'dist_sync'")
+        """Raise :class:`UnsupportedError`: pushes to servers are not compressed."""
+        raise UnsupportedError(f"set_gradient_compression: a store of type {self._kind!r} cannot compress; use 'dist_sync'")
 
     def _of_one_process(self, call: str) -> Optimizer:
-        raise UnsupportedError(f"{call}: the states are on the servers, and stay there; save the values, which pull gives you")
+        raise UnsupportedError(f"{call}: the states are on the servers, and stay there; save the values, which you get with pull")
 
     def _meet(self, call: str) -> None:
-        """A worker that comes back finds the others further on: they have left this call behind."""
+        """Meet the others. A worker that replaces a lost one does not, because the others have completed this call already."""
         if not self._comes_back:
             self._meeting.meet(call)
 
     def close(self) -> None:
-        """Wait for what was pushed, and take part no more. Rank 0 waits for all others, then has the servers forget the values.
+        """Wait for this worker's pushes, and leave. Rank 0 waits for all others, and then lets the servers drop the values.
 
-        The end of the program does it. A worker that an exception ends, or that is lost, is not waited for.
+        The end of the program calls this. Rank 0 does not wait for workers that are lost or that an exception has ended.
         """
         if self in _open:
             _open.discard(self)
@@ -367,7 +370,7 @@ class RemoteKVStore(KVStore):
                 self._servers.close()
 
     def leave(self) -> None:
-        """Have the others do without this worker. Its values stay."""
+        """Leave, so that the others do not wait for this worker. Its values stay."""
         _open.discard(self)
         self._servers.close()
 
@@ -380,7 +383,7 @@ _open: set[RemoteKVStore] = set()
 
 
 def _end() -> None:
-    """Before the program ends, end its stores; a program that an exception ends leaves them."""
+    """End the stores before the program ends; if an exception ends the program, leave them."""
     fails = ends_by_exception()
     for store in list(_open):
         try:

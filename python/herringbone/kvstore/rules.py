@@ -1,6 +1,6 @@
-"""Optimizers' names and numbers, as programs give them and as the native rules take them. Nothing here has a state.
+"""Optimizers' names and numbers, in the programs' form and in the native rules' form. Nothing here has a state.
 
-The arithmetic is that of tables on servers, ``herringbone::table::LocalOptimizer``.
+The arithmetic is the same as for tables on servers, ``herringbone::table::LocalOptimizer``.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ STATES = {
     "signum": ("velocity",),
     "test": (),
 }
-"""What each keeps for an element, in the rules' order."""
+"""The numbers that each rule keeps for an element, in the rules' order."""
 WITH_VELOCITY = ("sgd", "signum")
-"""Those that keep a velocity only if they have a momentum."""
+"""The rules that keep a velocity only if they have a momentum."""
 TEST = ("learning_rate", 0.01), ("wd", 0.0)
-"""What ``test`` takes, too, and does not need."""
+"""Parameters that ``test`` accepts and ignores."""
 FRACTIONS = ("float16", "bfloat16", "float32", "float64")
 LATEST = (1 << 32) - 1
-"""So many steps are counted."""
+"""The most steps that can be counted."""
 OPEN = {"clip_gradient": math.inf, "lower_bound": 0.0, "upper_bound": math.inf}
-"""Bounds that may be ``None``, as what does not bind, and the number that the rules have for it."""
+"""Bounds that can be ``None`` for no bound, and the rules' number for that."""
 FLAGS = {"correct_bias": "correct_bias", "bias_correction": "correct_bias"}
-"""What is true or false, by MXNet's names, and the rules' names for it."""
+"""Flags by MXNet's names, and the rules' names for them."""
 
 Parameters = dict[str, Any]
 
 
 def known_numbers(name: str) -> Parameters:
-    """What an optimizer takes, each with what it is if it is not given."""
+    """The parameters of an optimizer, with their defaults."""
     return dict(_known(name))
 
 
@@ -99,7 +99,7 @@ def number(name: str, value: Any) -> int | float | bool | None:
     """A parameter as Python's number.
 
     Raises:
-        TypeError, ArgumentError: it is none, or is not finite.
+        TypeError, ArgumentError: it is not a number, or not finite.
     """
     if name in OPEN and value is None:
         return None
@@ -114,22 +114,22 @@ def number(name: str, value: Any) -> int | float | bool | None:
 
 
 def rate_of(call: str, what: str, given: Any) -> float:
-    """A learning rate, or what multiplies one, that a program's own code gives.
+    """A learning rate, or its factor, from a program's own code.
 
     Raises:
-        ArgumentError: it is no number.
+        ArgumentError: it is not a finite number.
     """
     try:
         return float(given)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{call}: {what} is {given!r}; a number that is finite is needed") from None
+        raise ArgumentError(f"{call}: {what} is {given!r}; it has to be a finite number") from None
 
 
 def check_numbers(call: str, name: str, params: Parameters) -> None:
-    """Refuse numbers that an optimizer cannot have, or does not take.
+    """Refuse numbers that are invalid or unknown for an optimizer.
 
     Raises:
-        ArgumentError: it names the number, and what is possible.
+        ArgumentError: the text names the number, and the possible values.
     """
     for parameter, value in params.items():
         if value is not None or parameter not in OPEN:
@@ -137,6 +137,6 @@ def check_numbers(call: str, name: str, params: Parameters) -> None:
     try:
         _herringbone.LocalOptimizer(NAMES[name], native_numbers(name, params), "f32", 0)
     except (TypeError, ValueError) as error:
-        # The rule has another name than the optimizer that a program asked for.
+        # The rule's name differs from the optimizer's name in the program.
         text, rule = str(error), NAMES[name]
         raise ArgumentError(f"{call}: {name + text.removeprefix(rule) if text.startswith(f'{rule} ') else text}") from None

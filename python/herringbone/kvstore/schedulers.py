@@ -1,6 +1,6 @@
 """MXNet's learning rate schedulers: a rate for the number of updates, from plain numbers.
 
-Each gives the rates of MXNet's scheduler of its name (``python/mxnet/lr_scheduler.py``), and keeps no count of its own.
+Each gives the same rates as MXNet's scheduler of this name (``python/mxnet/lr_scheduler.py``), but keeps no count of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["CosineScheduler", "FactorScheduler", "LRScheduler", "MultiFactorSche
 
 
 class LRScheduler:
-    """A learning rate that depends on the number of updates; the subclasses say how. Give one to ``create_optimizer``.
+    """A learning rate that depends on the number of updates, as the subclasses define. Pass one to ``create_optimizer``.
 
     A program's own scheduler is any callable that takes the number of updates and returns the rate.
     """
@@ -24,15 +24,15 @@ class LRScheduler:
     def __init__(
         self, base_lr: float = 0.01, warmup_steps: int = 0, warmup_begin_lr: float = 0, warmup_mode: str = "linear"
     ) -> None:
-        """With a warm-up.
+        """Set the base rate and the warm-up.
 
         Args:
             base_lr: the rate after the warm-up, before it decays.
-            warmup_steps: so many updates take rates from ``warmup_begin_lr`` up to ``base_lr``.
+            warmup_steps: the number of updates in which the rate rises from ``warmup_begin_lr`` to ``base_lr``.
             warmup_mode: ``"linear"``, or ``"constant"``, which stays at ``warmup_begin_lr``.
 
         Raises:
-            ArgumentError: one of them cannot be.
+            ArgumentError: an argument is invalid.
         """
         self.base_lr = self._number("base_lr", base_lr)
         self.warmup_steps = self._whole("warmup_steps", warmup_steps, 0)
@@ -46,7 +46,7 @@ class LRScheduler:
             )
 
     def __call__(self, num_update: int) -> float:
-        """The rate for the update of this number, from 1."""
+        """The rate for the update with this number, from 1."""
         if num_update >= self.warmup_steps:
             return self._decayed(num_update)
         if self.warmup_mode == "constant":
@@ -54,12 +54,12 @@ class LRScheduler:
         return self.warmup_begin_lr + (self.base_lr - self.warmup_begin_lr) * num_update / self.warmup_steps
 
     def _described(self) -> list[Any]:
-        """Its name and attributes, as plain data; :func:`scheduler_of` makes it from these."""
+        """Its name and attributes, as plain data, from which :func:`scheduler_of` rebuilds it."""
         return [self._name, dict(vars(self))]
 
     def _is_known(self) -> bool:
-        """Whether :func:`scheduler_of` makes it on another worker: it is of a kind of this module itself, and a
-        program has put nothing into it that does not travel.
+        """Whether :func:`scheduler_of` can rebuild it on another worker: its class is from this module, and the
+        program has put nothing into it that cannot be sent.
         """
         return type(self) in KNOWN.values() and all(_is_plain(value) for value in vars(self).values())
 
@@ -88,10 +88,10 @@ class LRScheduler:
 
 
 class FactorScheduler(LRScheduler):
-    """``base_lr * factor ** k`` after ``k`` times ``step`` updates, and ``stop_factor_lr`` where that is lower."""
+    """``base_lr * factor ** k`` after ``k`` times ``step`` updates, but at least ``stop_factor_lr``."""
 
     def __init__(self, step: int, factor: float = 1, stop_factor_lr: float = 1e-8, base_lr: float = 0.01, **warmup: Any) -> None:
-        """With :class:`LRScheduler`'s arguments of a warm-up."""
+        """The warm-up has the arguments of :class:`LRScheduler`."""
         super().__init__(base_lr, **warmup)
         self.step = self._whole("step", step, 1)
         self.factor = self._factor(factor)
@@ -104,10 +104,10 @@ class FactorScheduler(LRScheduler):
 
 
 class MultiFactorScheduler(LRScheduler):
-    """``base_lr * factor ** k`` once ``k`` of the numbers of updates in ``step``, which ascend, are exceeded."""
+    """``base_lr * factor ** k`` once ``k`` of the ascending numbers of updates in ``step`` are exceeded."""
 
     def __init__(self, step: Sequence[int], factor: float = 1, base_lr: float = 0.01, **warmup: Any) -> None:
-        """With :class:`LRScheduler`'s arguments of a warm-up."""
+        """The warm-up has the arguments of :class:`LRScheduler`."""
         super().__init__(base_lr, **warmup)
         if not isinstance(step, (list, tuple)) or not step:
             raise ArgumentError(f"{self._name}: step is {step!r}; pass a list of numbers of updates")
@@ -121,7 +121,7 @@ class MultiFactorScheduler(LRScheduler):
 
 
 class _UntilScheduler(LRScheduler):
-    """From ``base_lr`` to ``final_lr``, which it has from ``max_update`` updates on."""
+    """From ``base_lr`` to ``final_lr``, which is reached after ``max_update`` updates."""
 
     def __init__(self, max_update: int, base_lr: float, final_lr: float, warmup: Mapping[str, Any]) -> None:
         super().__init__(base_lr, **warmup)
@@ -141,10 +141,11 @@ class _UntilScheduler(LRScheduler):
 
 
 class PolyScheduler(_UntilScheduler):
-    """``final_lr + (base_lr - final_lr) * (1 - done) ** pwr``, where ``done`` is the part of ``max_update`` after the warm-up."""
+    """``final_lr + (base_lr - final_lr) * (1 - done) ** pwr``, where ``done`` is the fraction of ``max_update`` after the
+    warm-up."""
 
     def __init__(self, max_update: int, base_lr: float = 0.01, pwr: float = 2, final_lr: float = 0, **warmup: Any) -> None:
-        """With :class:`LRScheduler`'s arguments of a warm-up."""
+        """The warm-up has the arguments of :class:`LRScheduler`."""
         super().__init__(max_update, base_lr, final_lr, warmup)
         self.pwr = self._number("pwr", pwr)
 
@@ -156,7 +157,7 @@ class CosineScheduler(_UntilScheduler):
     """``final_lr + (base_lr - final_lr) * (1 + cos(pi * done)) / 2``, with ``done`` as in :class:`PolyScheduler`."""
 
     def __init__(self, max_update: int, base_lr: float = 0.01, final_lr: float = 0, **warmup: Any) -> None:
-        """With :class:`LRScheduler`'s arguments of a warm-up."""
+        """The warm-up has the arguments of :class:`LRScheduler`."""
         super().__init__(max_update, base_lr, final_lr, warmup)
 
     def _share(self, done: float) -> float:
@@ -171,17 +172,17 @@ def _is_plain(value: Any) -> bool:
 
 
 def scheduler_of(said: list[Any], given: Any = None) -> LRScheduler:
-    """The scheduler that :meth:`LRScheduler._described` told of.
+    """The scheduler from :meth:`LRScheduler._described`.
 
     Args:
-        given: what a program has; if it is a scheduler of this kind, it is the one, so that the program can change it later.
+        given: the program's scheduler; if it is of this kind, this object is used, so that the program can change it later.
     """
     name, numbers = said
     kind = KNOWN[name]
     if type(given) is kind and given._described() == said:
         return given
     made = given if type(given) is kind else kind.__new__(kind)
-    # The constructor's bounds are those of its time: a program may have changed any number since.
+    # The constructor's checks are from its time: the program can have changed any number since.
     vars(made).clear()
     vars(made).update(numbers)
     return made

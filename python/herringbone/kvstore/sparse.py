@@ -1,4 +1,4 @@
-"""Arrays of which only some rows are there."""
+"""Row-sparse arrays, which store only some of their rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["RowSparse", "wanted_rows"]
 
 
 class RowSparse:
-    """An array of which only some rows are there; the others are zero. MXNet's ``row_sparse``, over numpy.
+    """An array that stores only some of its rows; the others are zero. MXNet's ``row_sparse``, over numpy.
 
     ``indices`` ascend, and ``data[i]`` is row ``indices[i]``.
     """
 
     def __init__(self, data: Any, indices: Any, shape: tuple[int, ...]) -> None:
-        """Rows in any order; one that is given several times is an error.
+        """Make it from rows in any order; a repeated row is an error.
 
         Args:
             data: the rows' values, of shape ``(rows, *shape[1:])``.
@@ -27,7 +27,7 @@ class RowSparse:
             shape: the whole array's.
 
         Raises:
-            TypeError: ``indices`` or ``shape`` has other things than whole numbers, or ``data`` is masked.
+            TypeError: ``indices`` or ``shape`` contains anything but whole numbers, or ``data`` is masked.
             ArgumentError, ValueError: these are not rows of such an array.
         """
         needs("herringbone.kvstore.RowSparse", "numpy")
@@ -35,7 +35,7 @@ class RowSparse:
 
         self.shape = lengths("RowSparse", "shape", shape)
         if not self.shape:
-            raise ArgumentError("RowSparse: shape is (), which has no rows; pass one with a length at least")
+            raise ArgumentError("RowSparse: shape is (), which has no rows; pass a shape with at least one dimension")
         self.indices = numbers_of_rows("RowSparse", "indices", indices, self.shape)
         refuse_masked("RowSparse", data)
         self.data = np.asarray(data)
@@ -48,7 +48,7 @@ class RowSparse:
 
     @classmethod
     def zeros(cls, shape: tuple[int, ...], dtype: Any = "float32") -> RowSparse:
-        """One without rows."""
+        """An array without stored rows."""
         import numpy as np
 
         shape = lengths("RowSparse.zeros", "shape", shape)
@@ -67,7 +67,7 @@ class RowSparse:
 
     @classmethod
     def at(cls, array: Any, there: Any) -> RowSparse:
-        """The rows of an array where ``there``, an array of as many numbers, is not 0. They are copies."""
+        """Copies of the rows of an array where ``there``, with one number per row, is not 0."""
         import numpy as np
 
         rows = np.flatnonzero(there)
@@ -90,7 +90,7 @@ class RowSparse:
         return self.toarray() if dtype is None else self.toarray().astype(dtype)
 
     def replace(self, data: Any, indices: Any) -> None:
-        """Take the rows of another one of the same shape."""
+        """Take over the rows of another array of the same shape."""
         other = RowSparse(data, indices, self.shape)
         self.data, self.indices = other.data, other.indices
 
@@ -99,10 +99,10 @@ class RowSparse:
 
 
 def numbers_of_rows(call: str, argument: str, given: Any, shape: tuple[int, ...]) -> Any:
-    """Numbers of rows of an array of this shape, as they are given.
+    """The given numbers of rows of an array of this shape, after checks.
 
     Raises:
-        TypeError: they are no whole numbers.
+        TypeError: they are not whole numbers.
         ArgumentError: the array does not have such rows.
     """
     import numpy as np
@@ -116,7 +116,7 @@ def numbers_of_rows(call: str, argument: str, given: Any, shape: tuple[int, ...]
 
 
 def wanted_rows(call: str, row_ids: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """The rows that ``row_ids`` asks for, of arrays of these shapes: ascending, and each once."""
+    """The rows in ``row_ids``, for arrays of these shapes: ascending, each once."""
     import numpy as np
 
     if row_ids is None:

@@ -1,4 +1,4 @@
-"""Pulls into arrays of which only some rows are there."""
+"""Pulls into row-sparse arrays."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class SparsePulls:
     _stored: dict[Any, Any]
 
     def row_sparse_pull(self, key: Any, out: Any, priority: int = 0, row_ids: Any = None) -> None:
-        """Copy some rows of a row-sparse value into ``out``, in its type; all other rows of ``out`` are zero then.
+        """Copy some rows of a row-sparse value into ``out``, in its type; all other rows of ``out`` become zero.
 
         Args:
-            out: a :class:`RowSparse`, or a list of them; in a store of several workers one for a key.
-            row_ids: whole numbers for each of ``out``, or for all; in any order, and any number of times.
+            out: a :class:`RowSparse`, or a list of them; in a store of several workers one per key.
+            row_ids: whole numbers for each of ``out``, or for all; in any order, with repetitions.
         """
         self._stores("row_sparse_pull")
         level("row_sparse_pull", "priority", priority)
@@ -45,11 +45,11 @@ class SparsePulls:
             target.replace(self._rows_of(stored, rows).astype(target.dtype), rows)
 
     def _rows_of(self, stored: Any, rows: Any) -> Any:
-        """Rows of a row-sparse value to which nothing is being pushed."""
+        """Rows of a row-sparse value while nothing is being pushed to it."""
         return stored.value[rows]
 
     def _pull_sparse(self, pairs: Keyed) -> None:
-        """Give row-sparse arrays the rows that are there."""
+        """Give row-sparse arrays the stored rows."""
         sparse = {one: [array for array in outs if isinstance(array, RowSparse)] for one, outs in pairs.items()}
         wanted = [one for one, outs in sparse.items() if outs]
         self._wait_for_all(self._stored[one].variable for one in wanted)
@@ -59,7 +59,7 @@ class SparsePulls:
                 target.replace(there.data.astype(target.dtype), there.indices)
 
     def _rows_there(self, stored: Any) -> RowSparse:
-        """The rows of a value to which nothing is being pushed."""
+        """The rows of a value while nothing is being pushed to it."""
         return RowSparse.of(stored.settled()) if stored.rows is None else RowSparse.at(stored.value, stored.rows)
 
     def _stores(self, call: str) -> None:

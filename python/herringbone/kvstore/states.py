@@ -1,4 +1,4 @@
-"""Files of optimizers' states: plain data, of which nothing is unpickled."""
+"""Files of optimizers' states: plain data, without pickles."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def save_states(call: str, path: pathlib.Path, optimizer: Optimizer, with_number
 
 
 def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[Any, Any]) -> dict[str, Any]:
-    """What a file of ``save_optimizer_states`` holds: states of an optimizer's kind, for values of these shapes.
+    """The contents of a file from ``save_optimizer_states``: states of this optimizer, for values of these shapes.
 
-    It is a regular file of any size, since states are as large as a model. Nothing is allocated that the file does not have.
+    It must be a regular file, of any size, because states are as large as a model. Nothing is allocated for bytes that the file
+    lacks.
 
     Raises:
         OSError: the system refuses it.
-        ArgumentError: it is no such file, or of another optimizer or other shapes.
+        ArgumentError: it is not such a file, or is for another optimizer or other shapes.
     """
     try:
         with open(open_user_file(path), "rb") as file:
@@ -37,20 +38,20 @@ def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[
         kinds = {key: {part: array for part, array in state.items() if part != "step"} for key, state in states.items()}
         steps = [operator.index(state["step"]) for state in states.values()]
         if not all(array.dtype.kind == "f" for parts in kinds.values() for array in parts.values()):
-            raise ValueError("a state is no array of fractions")
+            raise ValueError("a state is not an array of a floating type")
         if params is not None:
             params = known_numbers(name) | params
     except OSError:
         raise
     except Exception as error:
-        raise ArgumentError(f"{call}: {path} is no file of save_optimizer_states, or only a part of one: {error}") from None
+        raise ArgumentError(f"{call}: {path} is not a file from save_optimizer_states, or only a part of one: {error}") from None
     if name != optimizer.name:
-        raise ArgumentError(f"{call}: {path} is of {name}, and the store has {optimizer.name}")
+        raise ArgumentError(f"{call}: {path} is for {name}, but the store has {optimizer.name}")
     for key, parts in kinds.items():
         for part, array in parts.items():
             if key in values and array.shape != values[key].shape:
                 raise ArgumentError(
-                    f"{call}: {path} has a {part} of shape {array.shape} for key {key!r}, and its value is of {values[key].shape}"
+                    f"{call}: {path} has a {part} of shape {array.shape} for key {key!r}, but its value has {values[key].shape}"
                 )
     if not all(1 <= step <= LATEST for step in steps):
         raise ArgumentError(f"{call}: {path} has states after {min(steps)} to {max(steps)} steps")
@@ -60,12 +61,12 @@ def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[
 
 
 def _checked(call: str, path: pathlib.Path, name: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of a file that an optimizer can have.
+    """The numbers in a file, after a check for an optimizer.
 
     Raises:
-        ArgumentError: it cannot.
+        ArgumentError: a number is invalid.
     """
     try:
         return create_optimizer(name, **params).params
     except (TypeError, ArgumentError) as error:
-        raise ArgumentError(f"{call}: {path} has a number that the optimizer cannot have: {error}") from None
+        raise ArgumentError(f"{call}: {path} has a number that is invalid for the optimizer: {error}") from None

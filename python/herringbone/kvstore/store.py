@@ -34,13 +34,13 @@ class KVStore(Updates, SparsePulls):
         kv.init(3, weight)
         kv.pushpull(3, gradient, out=gradient)
 
-    Keys are whole numbers or texts, never both in a store. A call takes one key with an array, or with a list of arrays of as many
-    devices; or a list of keys with a list of these. All workers make the same calls in the same order.
+    Keys are whole numbers or texts, never both in a store. A call takes one key with an array, or with a list of arrays, one
+    per device; or a list of keys with a list of these. All workers make the same calls in the same order.
 
-    Stores of a type with ``device`` in its name take CUDA tensors, too. They are added on their devices, along trees over the links
-    (MXNet's ``MXNET_KVSTORE_USETREE``), on streams that wait for the program's current ones; after ``pull`` and ``pushpull`` the
-    current streams wait for the results. In one process, without an updater or an optimizer, the sum stays on the devices. Else the
-    host has the value, and changes it.
+    Stores of a type with ``device`` in its name also take CUDA tensors. They are added on their devices, along trees over the links
+    (MXNet's ``MXNET_KVSTORE_USETREE``), on streams that wait for the program's current streams. After ``pull`` and ``pushpull`` the
+    current streams wait for the results. In one process, without an updater or an optimizer, the sum stays on the devices.
+    Otherwise the host holds the value and changes it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class KVStore(Updates, SparsePulls):
         if engine is None and communicator is not None:
             wait_at_exit(self)
         if communicator is not None:
-            # Collectives that were pushed before are issued before.
+            # Collectives that were pushed earlier are issued earlier.
             self._engine.wait(communicator)
             hosts = hosts_of(communicator)
             here = [rank for rank, host in enumerate(hosts) if host == hosts[communicator.rank]]
@@ -93,7 +93,7 @@ class KVStore(Updates, SparsePulls):
 
     @property
     def local_rank(self) -> int:
-        """This worker's rank among those of its host."""
+        """This worker's rank within its host."""
         return self._local[0]
 
     @property
@@ -103,15 +103,16 @@ class KVStore(Updates, SparsePulls):
 
     @property
     def engine(self) -> Engine:
-        """What runs the store's operations."""
+        """The engine that runs the store's operations."""
         return self._engine
 
     def is_capable(self, capability: str) -> bool:
-        """Whether it can be an ``"optimizer"``."""
+        """Whether the store supports this; only ``"optimizer"`` is known."""
         return capability.lower() == "optimizer" and self._kind != "horovod"
 
     def init(self, key: Any, value: Any) -> None:
-        """Store the first value of each key. In a store of several workers rank 0's counts, and all of them come back together.
+        """Store the first value of each key. In a store of several workers rank 0's value is used, and all workers return
+        together.
 
         If it fails, none of its keys has a value.
 
@@ -122,7 +123,7 @@ class KVStore(Updates, SparsePulls):
         self._init("init", self._pairs("init", key, value))
 
     def _check_init(self, call: str, pairs: Keyed) -> None:
-        """Refuse what can be no first value, and wait until the values may be read."""
+        """Refuse invalid first values, and wait until the values can be read."""
         for one, values in pairs.items():
             if one in self._stored:
                 raise ArgumentError(f"{call}: key {one!r} has a value already; push to it")
@@ -144,7 +145,7 @@ class KVStore(Updates, SparsePulls):
                 begun[one] = self._begin(call, one, values[0])
             self._stored.update(begun)
             self._keys = str if isinstance(next(iter(pairs)), str) else int
-            # Rank 0 may be done with a broadcast before another one's has failed.
+            # Rank 0 can finish a broadcast before another rank's has failed.
             names = [repr(one) for one in pairs]
             self._comm.meet(f"{call} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}", met)
             self.wait(*(stored.variable for stored in begun.values()), met)
@@ -165,9 +166,9 @@ class KVStore(Updates, SparsePulls):
         return Stored(array, variable, rows, not is_sparse and given is not value)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Replace the stored values by the sums of these over devices and workers, or give the sums to the updater.
+        """Replace the stored values by the sums of these values over devices and workers, or pass the sums to the updater.
 
-        It returns when the values have been read. A call that is refused has changed nothing.
+        It returns when the values have been read. A refused call changes nothing.
         """
         self._stores("push")
         priority = level("push", "priority", priority)
@@ -177,7 +178,7 @@ class KVStore(Updates, SparsePulls):
             self._push("push", one, values, priority)
 
     def _check_push(self, call: str, pairs: Keyed) -> None:
-        """Refuse what cannot be pushed, and wait until the values may be read."""
+        """Refuse invalid pushes, and wait until the values can be read."""
         self._take_back()
         for one, values in pairs.items():
             stored = self._known(call, one)
@@ -249,9 +250,9 @@ class KVStore(Updates, SparsePulls):
         """Copy the stored values into all arrays of ``out``.
 
         Args:
-            ignore_sparse: leave row-sparse arrays of ``out`` alone, with a warning; else they get the rows that are there, of a
-                dense value those that are not all zero.
-            async_op: return at once; :meth:`wait` and :meth:`wait_all` wait for the dense arrays of ``out``.
+            ignore_sparse: leave row-sparse arrays in ``out`` alone, with a warning. Otherwise they get the stored rows, or of a
+                dense value the rows that are not all zero.
+            async_op: return at once; :meth:`wait` and :meth:`wait_all` wait for the dense arrays in ``out``.
         """
         self._stores("pull")
         self._pull("pull", self._pairs("pull", key, out), level("pull", "priority", priority), ignore_sparse, async_op)
@@ -269,7 +270,7 @@ class KVStore(Updates, SparsePulls):
             Filling(targets, self._device_trees).fill(stored.newest())
 
     def _copies(self, call: str, pairs: Keyed, ignore_sparse: bool) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-        """What is stored of each key, and the dense arrays that it goes into, as they are given and as numpy's."""
+        """The stored value of each key, and the dense arrays that it is copied into, as given and as numpy's."""
         for one, outs in pairs.items():
             stored = self._known(call, one)
             dense = [array for array in outs if not isinstance(array, RowSparse)]
@@ -329,14 +330,14 @@ class KVStore(Updates, SparsePulls):
             self.wait(*(array for arrays in outs.values() for array in arrays), *variables)
 
     def _check_sum(self, call: str, pairs: Keyed) -> None:
-        """Refuse what cannot be summed, and wait until it may be read."""
+        """Refuse values that cannot be summed, and wait until they can be read."""
         for one, values in pairs.items():
             self._check_read(call, values)
             check_alike(call, one, [view(call, array) for array in values], view(call, values[0]))
         self._wait_for_all(array for values in pairs.values() for array in values)
 
     def _summed(self, arrays: list[Any], trees: Trees | None = None) -> Any:
-        """A sum that travels as it is."""
+        """A sum that is sent uncompressed."""
 
         def make() -> tuple[Any, Any, Any]:
             total = summed(arrays, trees)
@@ -369,7 +370,7 @@ class KVStore(Updates, SparsePulls):
             self.wait(*(array for arrays in outs.values() for array in arrays))
 
     def wait(self, *arrays: Any) -> None:
-        """Wait until these arrays, given as ``out`` with ``async_op``, have their values; raise the first failure of any."""
+        """Wait until these arrays, passed as ``out`` with ``async_op``, have their values; raise the first failure of any."""
         failures = []
         for array in arrays:
             try:
@@ -380,12 +381,12 @@ class KVStore(Updates, SparsePulls):
             if failures:
                 raise failures[0]
         finally:
-            # Else the error keeps this frame, and the frame the error: what the call made would live on, and tell it again.
+            # Otherwise the error keeps this frame and the frame keeps the error: the call's objects would live on, and report it again.
             failures.clear()
 
     @in_words_of("kvstore")
     def wait_all(self) -> None:
-        """Wait for all that goes on behind this store, and raise what has failed."""
+        """Wait for all background work of this store, and raise its failures."""
         try:
             self._engine.wait_all()
         except PeerLostError as error:
@@ -400,7 +401,7 @@ class KVStore(Updates, SparsePulls):
             self._wait(variable)
 
     def num_dead_node(self, node_id: int = 0, timeout: float = 60) -> int:
-        """How many workers this one knows to be lost, from operations that failed. MXNet's arguments change nothing."""
+        """How many workers are known to be lost, from operations that failed. MXNet's arguments have no effect."""
         return len(self._lost)
 
     def _pairs(self, call: str, key: Any, values: Any) -> Keyed:
@@ -432,11 +433,12 @@ class KVStore(Updates, SparsePulls):
         return given.toarray() if isinstance(given, OnDevice) else given
 
     def _wait_for_all(self, things: Iterable[Any]) -> None:
-        """Wait for what earlier calls write into arrays or variables; raise the first failure of any."""
+        """Wait for earlier calls that write into arrays or variables; raise the first failure of any."""
         self.wait(*(thing for thing in things if not isinstance(thing, RowSparse)))
 
     def _settle(self) -> None:
-        """Let earlier pushes meet the optimizer's state of their time. What has failed stays for the pulls to tell."""
+        """Wait for earlier pushes, so that they use the optimizer's state of their time. Failures stay for the pulls to
+        raise."""
         settled = self._engine.var("settled")
         self._engine.push(lambda: None, [stored.variable for stored in self._stored.values()], [settled], name="settle")
         with contextlib.suppress(Exception):

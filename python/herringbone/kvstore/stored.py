@@ -1,4 +1,4 @@
-"""The value of a key, and what a push does to it."""
+"""The value of a key, and the effect of a push on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stored:
         """The newest value, if it is on devices and the host has not asked for it."""
         self.variable = variable
         self.rows = rows
-        """Which rows are there, of a value that is sparse; else None."""
+        """The stored rows of a sparse value; else None."""
         self.is_tensor = is_tensor
 
     def newest(self) -> Any:
@@ -44,12 +44,13 @@ class Stored:
         self.held = total
 
     def apply(self, key: Any, updater: Updater | None, total: Any, rows: Any) -> None:
-        """Replace the value by a sum, or have the updater change it. It runs on a thread of the engine, alone with the value.
+        """Replace the value by a sum, or let the updater change it. It runs on a thread of the engine, with exclusive access to
+        the value.
 
-        If the updater raises, the value is what it was before.
+        If the updater raises, the value is unchanged.
 
         Args:
-            rows: which rows were pushed, of a value that is sparse; else None.
+            rows: the pushed rows of a sparse value; else None.
         """
         import numpy as np
 

@@ -17,11 +17,11 @@ from .values import summed
 __all__ = ["Tabled"]
 
 CHUNK = 1 << 14
-"""So many rows move at once."""
+"""How many rows move at once."""
 
 
 class Tabled:
-    """The value of a key, in a table. Its calls run on a thread of the engine, alone with the value or with other pulls."""
+    """The value of a key, in a table. Its calls run on a thread of the engine, with exclusive access or next to other pulls."""
 
     table: Table
 
@@ -37,13 +37,13 @@ class Tabled:
 
     @property
     def said(self) -> str:
-        """What workers compare."""
+        """The description that workers compare."""
         return f"{self.value.dtype} {self.value.shape} {'dense' if self.rows is None else 'row-sparse'}"
 
     def open(self, servers: ParameterServer, store: str, rule: Rule, layout: Layout) -> None:
-        """Take part in the table for a rule. What the servers have of its numbers is taken to be this.
+        """Open the table for a rule. The servers are assumed to have the rule's numbers.
 
-        Where it fails, the value is where it was.
+        If it fails, the value stays where it was.
         """
         table = servers.table(
             f"{store} {self.key!r} {rule.suffix}",
@@ -58,16 +58,16 @@ class Tabled:
         self.table, self._layout, self._suffix, self._told = table, layout, rule.suffix, dict(rule.numbers)
 
     def layout_for(self, call: str, servers: int, rule: Rule) -> Layout:
-        """How it lies in a table for a rule.
+        """The layout of its table for a rule.
 
         Raises:
-            ArgumentError: there can be no such table.
+            ArgumentError: such a table is impossible.
         """
         like = self.value if self.rows is None else RowSparse.zeros(self._layout.shape, self.value.dtype)
         return Layout.of(call, self.key, like, servers, rule)
 
     def check_rule(self, call: str, rule: Rule) -> None:
-        """Refuse a rule that needs another table.
+        """Check that a rule does not need another table.
 
         Raises:
             ArgumentError: it does.
@@ -75,26 +75,27 @@ class Tabled:
         if rule.suffix != self._suffix:
             momentum = "0" if self._told.get("momentum") else "above 0"
             raise ArgumentError(
-                f"{call}: key {self.key!r}: the optimizer's momentum has become {momentum}, which changes what servers keep; call "
+                f"{call}: key {self.key!r}: the optimizer's momentum has become {momentum}, which changes the servers' state; call "
                 f"set_optimizer on all workers, which begins without a velocity"
             )
 
     def changes(self, rule: Rule, but: str | None) -> dict[str, float]:
-        """Which numbers of a rule this worker has not told the servers yet. They count as told then.
+        """The numbers of a rule that this worker has not sent to the servers yet. They are marked as sent.
 
         Args:
-            but: a number that it leaves to another worker.
+            but: a number that another worker sends.
         """
         changed = {name: number for name, number in rule.numbers if name != but and self._told.get(name) != number}
         self._told |= changed
         return changed
 
     def forget(self, name: str) -> None:
-        """Have the next push tell a number, whatever the servers have."""
+        """Let the next push send a number, even if the servers have it."""
         self._told.pop(name, None)
 
     def replace(self, servers: ParameterServer, store: str, rule: Rule, layout: Layout, is_first: bool) -> str | None:
-        """Have another rule; the first worker takes the value to its table. Returns the name of a table that nobody needs then."""
+        """Switch to another rule; the first worker moves the value to its table. Returns the name of a table that is not needed
+        any more."""
         former = None
         if self._suffix != rule.suffix:
             former, before = self.table, self._layout
@@ -111,7 +112,7 @@ class Tabled:
 
     @property
     def pushes(self) -> int:
-        """How many pushes there were of this worker, perhaps in an earlier process, if it has set the value, which is one step."""
+        """This worker's number of pushes, including an earlier process's, if it has set the value, which is one step."""
         return max(0, self.table.step - 1)
 
     def _take_over(self, former: Table, before: Layout) -> None:
@@ -146,7 +147,8 @@ class Tabled:
         self.table.push(np.zeros(0, np.uint64), np.zeros((0, self._layout.width), self.value.dtype))
 
     def push_of(self, values: list[Any], trees: Trees | None, changes: dict[str, float]) -> functools.partial[None]:
-        """What pushes the sum of arrays, which have been read when this returns, after numbers of the rule that have changed."""
+        """A function that pushes changed numbers of the rule, and then the sum of arrays, which are read before this
+        returns."""
         import numpy as np
 
         layout = self._layout

@@ -1,4 +1,4 @@
-"""What a push does to a store's values, and what programs say about it: updaters, optimizers and gradient compression."""
+"""The effect of a push on a store's values, and its settings: updaters, optimizers and gradient compression."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Updates"]
 
 
 class Updates:
-    """The part of a :class:`KVStore` that says what its pushes do."""
+    """The part of a :class:`KVStore` that decides what its pushes do."""
 
     _kind: str
     _communicator: Communicator | None
@@ -30,23 +30,23 @@ class Updates:
     _stored: dict[Any, Any]
 
     def __init__(self) -> None:
-        """With pushes that replace the values."""
+        """At first pushes replace the values."""
         self._updater: Updater | None = None
         self._optimizer: Optimizer | None = None
         self._compression: GradientCompression | None = None
         self._sums: list[tuple[Optimizer, Any, Sent]] = []
-        """Pushes that an optimizer has counted, whose sums may fail yet."""
+        """Pushes that an optimizer has counted, although their sums can still fail."""
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """What pushes apply; its numbers may be changed while the store is in use."""
+        """The optimizer that pushes apply; its numbers can be changed while the store is in use."""
         return self._optimizer
 
     def set_updater(self, updater: Updater | None) -> None:
-        """Have ``updater(key, received, stored)`` change the stored value by each push; ``None``: a push replaces it.
+        """Let ``updater(key, received, stored)`` change the stored value at each push; with ``None`` a push replaces it.
 
-        In a store of several workers it runs on each, on the same sum, so all workers pass the same one. What was pushed before
-        meets the updater of its time. If it raises, the value is what it was before, and the next pull raises it.
+        In a store of several workers each runs it on the same sum, so all workers pass the same updater. Earlier pushes use the
+        earlier updater. If it raises, the value is unchanged, and the next pull raises the error.
         """
         self._stores("set_updater")
         if updater is not None and not callable(updater):
@@ -58,15 +58,16 @@ class Updates:
         self.set_updater(updater)
 
     def set_optimizer(self, optimizer: Optimizer | str) -> None:
-        """Have an optimizer change the stored values by each push. In a store of several workers rank 0's is taken by all.
+        """Let an optimizer change the stored values at each push. In a store of several workers all use rank 0's optimizer.
 
-        Each worker applies it to the same sum, where MXNet's servers do; the values are the same. What a program changes of the
-        optimizer later, such as the learning rate, holds from its next push on, and what the optimizer keeps stays. All workers
-        change the same: else the next push is a :class:`MismatchError` on all of them. The same optimizer again keeps its states.
-        Stores that have one optimizer share its settings, and each has states of its own; the optimizer's ``states`` are the first one's.
+        Each worker applies it to the same sum, where MXNet's servers do; the values are the same. Later changes of the
+        optimizer, such as of the learning rate, apply from the next push on, and the optimizer's state stays. All workers must
+        make the same changes: otherwise the next push is a :class:`MismatchError` on all of them. Passing the same optimizer
+        again keeps its states. Stores that use one optimizer share its settings, but have their own states; the optimizer's
+        ``states`` are the first store's.
 
         Args:
-            optimizer: one that :func:`create_optimizer` has made, or its name.
+            optimizer: the result of :func:`create_optimizer`, or a name.
         """
         self._stores("set_optimizer")
         chosen = chosen_optimizer("set_optimizer", optimizer)
@@ -77,7 +78,7 @@ class Updates:
             self._optimizer = chosen._of_user(self)
 
     def _update_of(self, call: str, key: Any) -> tuple[Updater | None, str]:
-        """What the next push of a key does, and what workers compare of it. It counts the push."""
+        """The effect of the next push of a key, and its description for workers to compare. This counts the push."""
         optimizer = self._optimizer
         if optimizer is None:
             return self._updater, ""
@@ -88,7 +89,7 @@ class Updates:
 
     @property
     def _updates_of_push(self) -> int:
-        """How many updates of its key a push counts as."""
+        """How many updates of its key a push is worth."""
         return 1
 
     def _counted(self, key: Any, sent: Sent | None) -> None:
@@ -97,7 +98,8 @@ class Updates:
             self._sums.append((self._optimizer, key, sent))
 
     def _take_back(self) -> None:
-        """Have no push counted whose sum has failed: the workers, which may differ in its key, then count alike again."""
+        """Take back the counts of pushes whose sums have failed, so that workers, which can differ in the key, have the same
+        counts again."""
         sums = [(optimizer, key, sent.failed) for optimizer, key, sent in self._sums]
         self._sums = [counted for counted, (_, _, failed) in zip(self._sums, sums) if failed is None]
         for optimizer, key, failed in sums:
@@ -105,47 +107,48 @@ class Updates:
                 optimizer._take_back(key)
 
     def set_gradient_compression(self, params: dict[str, Any]) -> None:
-        """Have pushes send ``{"type": "1bit", "threshold": 0.5}`` or ``{"type": "2bit", "threshold": 0.5}``, as MXNet does.
+        """Compress pushes with ``{"type": "1bit", "threshold": 0.5}`` or ``{"type": "2bit", "threshold": 0.5}``, like MXNet.
 
-        What is lost goes with what is pushed to the key next. Values are dense float32 then; ``init`` and ``pull`` are exact. In a
-        store of several workers all of them call it, and what comes back to the workers is coded, too, without a loss. The threshold
-        of ``1bit`` is any finite number, that of ``2bit`` one above 0.
+        Each key has error feedback. Values must be dense float32; ``init`` and ``pull`` are exact. In a store of several
+        workers all of them call it, and results are compressed, too, but without loss. The threshold of ``1bit`` can be any
+        finite number, the threshold of ``2bit`` must be above 0.
 
         Raises:
-            ArgumentError: the arguments are wrong, or the type of store compresses nothing.
+            ArgumentError: the arguments are wrong, or this type of store cannot compress.
         """
         self._compression = compression_of(self._kind, params).after(self._compression)
 
     def compression_state_dict(self) -> dict[str, Any]:
-        """What compression has left of this worker's pushes, for a checkpoint of this worker.
+        """The residuals of this worker's pushes, for a checkpoint of this worker.
 
         Raises:
-            ArgumentError: the store compresses nothing.
+            ArgumentError: the store does not compress.
         """
         self._engine.wait_all()
         return self._compressing("compression_state_dict").state_dict()
 
     def load_compression_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was left when :meth:`compression_state_dict` was called, after :meth:`set_gradient_compression`.
+        """Replace the residuals by the ones from :meth:`compression_state_dict`; call :meth:`set_gradient_compression` first.
 
         Raises:
-            TypeError, ArgumentError: it is not what that gave, or is another codec's; and nothing is changed.
+            TypeError, ArgumentError: the state is not from that method, or belongs to another codec; nothing is changed.
         """
         self._engine.wait_all()
         self._compressing("load_compression_state_dict").load_state_dict(state)
 
     def _compressing(self, call: str) -> GradientCompression:
         if self._compression is None:
-            raise ArgumentError(f"{call}: the store compresses nothing; call set_gradient_compression first")
+            raise ArgumentError(f"{call}: the store does not compress; call set_gradient_compression first")
         return self._compression
 
     def save_optimizer_states(self, fname: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
-        """Write the optimizer's state to a file, and with ``dump_optimizer`` the optimizer's numbers. Only in a store of one process."""
+        """Write the optimizer's state to a file, and with ``dump_optimizer`` its numbers, too. Only in a store of one
+        process."""
         optimizer = self._of_one_process("save_optimizer_states")
         save_states("save_optimizer_states", pathlib.Path(fname), optimizer, dump_optimizer)
 
     def load_optimizer_states(self, fname: str | os.PathLike[str]) -> None:
-        """Take the optimizer's state from a file of :meth:`save_optimizer_states`."""
+        """Load the optimizer's state from a file of :meth:`save_optimizer_states`."""
         optimizer = self._of_one_process("load_optimizer_states")
         values = {key: stored.value for key, stored in self._stored.items()}
         held = states_of("load_optimizer_states", pathlib.Path(fname), optimizer, values)
@@ -155,7 +158,7 @@ class Updates:
 
     def _of_one_process(self, call: str) -> Optimizer:
         if self._communicator is not None:
-            raise UnsupportedError(f"{call}: a store of several workers keeps no states in files; save them on your own")
+            raise UnsupportedError(f"{call}: a store of several workers cannot save states in files; save them yourself")
         if self._optimizer is None:
             raise ArgumentError(f"{call}: the store has no optimizer; call set_optimizer first")
         self._settle()

@@ -30,12 +30,12 @@ Keyed = dict[Any, list[Any]]
 
 
 def keyed(call: str, key: Any, values: Any, known: type | None) -> Keyed:
-    """Each key with the list of its values, in the order of the keys; equal keys of a call become one.
+    """Each key with the list of its values, in the order of the keys; equal keys in a call are merged.
 
     ``known`` is the type of the store's keys so far.
 
     Raises:
-        ArgumentError: keys of two types, or not as many values as keys.
+        ArgumentError: keys have two types, or the numbers of keys and values differ.
     """
     keys = list(key) if isinstance(key, (list, tuple)) else [key]
     if isinstance(key, (list, tuple)):
@@ -123,7 +123,7 @@ def check_shapes(call: str, key: Any, outs: list[Any], like: Any) -> None:
     """Refuse arrays of ``out`` of another shape than a key's value."""
     for out in outs:
         if out.shape != like.shape:
-            raise ArgumentError(f"{call}: an array of out of key {key!r} is of shape {out.shape}, and the value of {like.shape}")
+            raise ArgumentError(f"{call}: an array in out for key {key!r} has shape {out.shape}, but the value has {like.shape}")
 
 
 def targets_of(call: str, key: Any, outs: list[Any], like: Any, takes_devices: bool = False) -> list[Any]:
@@ -131,13 +131,14 @@ def targets_of(call: str, key: Any, outs: list[Any], like: Any, takes_devices: b
     targets = [view(call, out, takes_devices) for out in outs]
     for target in targets:
         if target.shape != like.shape or not (isinstance(target, OnDevice) or target.flags.writeable):
-            what = "read-only" if target.shape == like.shape else f"of shape {target.shape}, and the value of {like.shape}"
-            raise ArgumentError(f"{call}: an array of out of key {key!r} is {what}")
+            what = "is read-only" if target.shape == like.shape else f"has shape {target.shape}, but the value has {like.shape}"
+            raise ArgumentError(f"{call}: an array in out for key {key!r} {what}")
     return targets
 
 
 def summed(values: list[Any], trees: Trees | None = None) -> Any:
-    """A new array with the sum of values that are alike, from left to right, or along the trees of as many devices."""
+    """A new array with the sum of values of one shape and type, from left to right, or along the trees if there is one value
+    per device."""
     import numpy as np
 
     wholes = [value.toarray() if isinstance(value, RowSparse) else value for value in values]
@@ -150,7 +151,7 @@ def summed(values: list[Any], trees: Trees | None = None) -> Any:
 
 
 def by_trees(values: list[Any], trees: Trees, bound: int = TREE_BOUND) -> Any:
-    """The sum along trees, as MXNet takes it: a large array in slices of rows, each along the tree of another root."""
+    """The sum along trees, as in MXNet: a large array in slices of rows, each along the tree of another root."""
     import numpy as np
 
     rows = rows_of(values[0].shape, values[0].size, len(values), bound)

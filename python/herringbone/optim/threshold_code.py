@@ -1,8 +1,8 @@
 """Updates in few bytes: one magnitude per tensor, and the places and signs of the elements that change by it. Needs only numpy.
 
-A message has three parts: the magnitudes of all tensors as float32; for each block of 32,768 elements of a tensor, how many of
-them change; and two bytes for each of these, its place in the block and its sign. Numbers are little-endian. All peers know the
-tensors' lengths, so messages do not contain them.
+A message begins with the magnitudes of all tensors as float32. Then comes, for each block of 32,768 elements of a tensor, how
+many of them change. At the end are two bytes for each changed element: its place in the block and its sign. Numbers are
+little-endian. All peers know the tensors' lengths, so messages do not contain them.
 """
 
 from __future__ import annotations
