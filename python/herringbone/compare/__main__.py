@@ -1,4 +1,4 @@
-"""``herringbone compare``: trains under several architectures in turn, and prints what each took and came to."""
+"""``herringbone compare``: trains under several architectures in turn, and prints the cost and the result of each."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .results import Row, failed, missing, row_of
 __all__ = ["main"]
 
 FAILED, CANNOT_START = 1, 3
-"""Exit codes, as the command's other verbs have them."""
+"""Exit codes, the same as the command's other verbs have."""
 INTERRUPTED = 128
-"""With the signal's number added, as a shell says it."""
+"""The signal's number is added, as in a shell."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""They end a comparison; the rows that there are by then are written."""
+"""Signals that end a comparison; the completed rows are written."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parsed(sys.argv[1:] if words is None else words)
     for name in ("torch", "numpy"):
         if importlib.util.find_spec(name) is None:
-            _say(f"training needs {name}, and {sys.executable} has none: {sys.executable} -m pip install torch numpy")
+            _say(f"training needs {name}, but {sys.executable} lacks it: {sys.executable} -m pip install torch numpy")
             return CANNOT_START
     try:
         with folder() as own:
@@ -51,8 +51,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _compared(options: Options, own: Path) -> int:
-    """Train, write what there is, and return the exit status."""
-    # A program under nohup goes on without its terminal.
+    """Train, write the results so far, and return the exit status."""
+    # A program under nohup continues without its terminal.
     taken = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     for number in taken:
         signal.signal(number, _stop)
@@ -72,17 +72,17 @@ def _compared(options: Options, own: Path) -> int:
         status, reason = INTERRUPTED + name, f"{name.name} ended the comparison"
     if status and rows:
         rows += [missing(choice.label, reason) for choice in options.choices[len(rows) :]]
-    # Nothing is left to clean up, and a reader of the output may be slow.
+    # Nothing remains to clean up, and a reader of the output can be slow.
     for number in taken:
         signal.signal(number, signal.SIG_DFL)
     written = not rows or _write(options, rows, place)
     if status > INTERRUPTED:
-        _say("interrupted; all that it started has ended")
+        _say("interrupted; all processes that it started have ended")
     return status or (FAILED if not written or any(row.error for row in rows) else 0)
 
 
 def _stop(number: int, _: Any) -> None:
-    """End, by way of all that cleans up; a second signal does not disturb that."""
+    """End through all cleanup code, which a second signal does not interrupt."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt(number)
@@ -94,22 +94,22 @@ def _say(text: str) -> None:
 
 @contextlib.contextmanager
 def _hosts(options: Options) -> Iterator[tuple[Namespaces | None, str]]:
-    """A host for each process if links are to be limited and this machine allows it, and a text that says which links there are."""
+    """A host for each process if links have limits and this machine allows it, and a text that describes the links."""
     helped = any(choice.architecture.helpers for choice in options.choices)
     with contextlib.ExitStack() as stack:
-        hosts, place = None, "all on this host, where nothing limits their links"
+        hosts, place = None, "all on this host, without limits on their links"
         if options.rate is not None:
             spaces = Namespaces(options.workers + (options.servers if helped else 0), options.rate)
             try:
                 hosts = stack.enter_context(spaces)
-                place = f"each on a host of its own (a network namespace) with a link of {options.rate:g} Mbit/s each way"
+                place = f"each on its own host (a network namespace) with a link of {options.rate:g} Mbit/s each way"
             except NoNamespaces as reason:
                 place = f"all on this host, and --rate has no effect, because {reason}"
         yield hosts, place
 
 
 def _trained(options: Options, choice: Choice, hosts: Namespaces | None, own: Path) -> Row:
-    """Train under an architecture. One that fails has a row that says why."""
+    """Train under an architecture. If it fails, its row has the reason."""
     width = max(len(each.label) for each in options.choices)
     bar = Bar(choice.label.rjust(width), options.seconds or options.steps)
 
@@ -127,7 +127,7 @@ def _trained(options: Options, choice: Choice, hosts: Namespaces | None, own: Pa
     finally:
         bar.close()
     size = measured["workers"][0]["parameter_bytes"]
-    # On one host processor and memory are the links, of which the simulator knows nothing.
+    # On one host processor and memory are the links, which the simulator does not model.
     seconds = predicted(options, choice, size) if hosts else None
     row = row_of(choice.label, measured, seconds, choice.architecture.in_step)
     bar.line(f"{row.figures['steps']:.0f} steps in {row.figures['seconds']:.1f} s, loss {row.curve.losses[-1]:.3f}")
@@ -135,7 +135,7 @@ def _trained(options: Options, choice: Choice, hosts: Namespaces | None, own: Pa
 
 
 def _write(options: Options, rows: list[Row], place: str) -> bool:
-    """Write page and picture, and print the rows. Whether all that worked."""
+    """Write page and picture, and print the rows. Returns whether all of this worked."""
     works = True
     for path, made in ((options.html, page), (options.svg, picture)):
         if path is not None:
@@ -152,7 +152,7 @@ def _write(options: Options, rows: list[Row], place: str) -> bool:
         print(text, end="", flush=True)
     except OSError as error:
         _say(f"cannot print: {error.strerror}")
-        # Python would write the rest once more when it exits.
+        # Otherwise Python would write the rest again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return works

@@ -10,7 +10,7 @@ __all__ = ["digits", "drawn", "handwritten"]
 
 SEED = 7
 COUNT = 1797
-"""How many images there are: scikit-learn has as many."""
+"""The number of images, the same as in scikit-learn."""
 SHAPES = (
     "..####....#..#....#..#....#..#....#..#....####..",
     "....#.....##......#.......#.......#......###....",
@@ -31,7 +31,7 @@ def digits() -> tuple[Any, Any, str]:
     import numpy as np
 
     if importlib.util.find_spec("sklearn") is None:
-        return (*drawn(), f"{COUNT} drawn images of digits: with scikit-learn they would be handwritten ones")
+        return (*drawn(), f"{COUNT} drawn images of digits (install scikit-learn for handwritten ones)")
     pixels, labels = handwritten()
     order = np.random.default_rng(SEED).permutation(len(pixels))
     scaled = (pixels[order] / 16 - 0.5).astype(np.float32)
@@ -39,7 +39,8 @@ def digits() -> tuple[Any, Any, str]:
 
 
 def handwritten() -> tuple[Any, Any]:
-    """Pixels ``(1797, 64)`` from 0 to 16 and labels ``(1797,)`` of scikit-learn, from its file: an import of it takes seconds."""
+    """Pixels ``(1797, 64)`` from 0 to 16 and labels ``(1797,)`` of scikit-learn, read from its file, because importing it takes
+    seconds."""
     import numpy as np
 
     found = importlib.util.find_spec("sklearn")
@@ -55,7 +56,8 @@ def handwritten() -> tuple[Any, Any]:
 
 
 def drawn() -> tuple[Any, Any]:
-    """Images and labels as :func:`digits` has them: shapes that are moved, blurred and covered with noise, the same ones each time."""
+    """Images and labels as from :func:`digits`: shapes that are moved, blurred and covered with noise, the same ones each
+    time."""
     import numpy as np
 
     random = np.random.default_rng(SEED)

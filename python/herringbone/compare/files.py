@@ -1,4 +1,4 @@
-"""The files that a comparison writes when its trainings are over: whether that will work, and writing them."""
+"""The files that a comparison writes when its trainings are over: an early check that this will work, and writing them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["refusal", "write"]
 def refusal(path: Path) -> str | None:
     """Why a file cannot be written, or None. No file is made or changed.
 
-    A device or a pipe is not opened, since that could wait for a reader.
+    A device or a pipe is not opened, because that could wait for a reader.
     """
     try:
         if path.is_dir():
             return "it is a folder"
         if not path.absolute().parent.is_dir():
-            return f"there is no folder {path.parent}"
+            return f"the folder {path.parent} does not exist"
         is_new = not path.exists()
         if is_new or path.is_file():
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666))
         if is_new:
-            # Ranks of one host may look at the same file at once.
+            # Ranks of one host can check the same file at once.
             Path(os.path.realpath(path)).unlink(missing_ok=True)
     except OSError as error:
         return str(error.strerror)

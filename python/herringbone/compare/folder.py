@@ -1,4 +1,4 @@
-"""The folder of what processes print and where they meet. None is left, however this process ends."""
+"""The folder for processes' output and meeting point. It is always removed, even if this process is killed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 __all__ = ["folder"]
 
 SWEEP = 'read -r word || for try in 1 2 3 4 5; do rm -rf "$0" && break; sleep 1; done'
-"""Removes a folder if its input ends without a word. Another process may just make a file there, so it tries again."""
+"""Removes a folder if its input ends without a word. It tries again, because another process might be making a file there."""
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
     """The folder of multiprocessing, which has its socket there and removes it when this process exits.
 
-    If this process is killed a shell removes it, which waits for that in a session of its own.
+    If this process is killed, a shell removes it, which waits for this in its own session.
     """
     place = util.get_temp_dir()
     sweeper = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""One architecture's processes: workers, and reducers or servers of tables. All end with the job, however it ends."""
+"""One architecture's processes: workers, and reducers or servers of tables. All end with the job, even if it is killed."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ from .options import Options
 __all__ = ["Job", "JobFailed", "prepare"]
 
 END_SECONDS = 10
-"""For processes that were asked to end."""
+"""The timeout for processes that were asked to end."""
 AGREE_SECONDS = 1.0
-"""How long errors are collected after the first one, since others only follow from the one that counts."""
+"""How long errors are collected after the first one: most of them only follow from the real one."""
 SILENT_SECONDS = 180
-"""A training of which nobody says anything for so long has failed."""
+"""A training has failed if no worker reports anything for this time."""
 LOOK_SECONDS = 0.5
 FORKING = multiprocessing.get_context("forkserver")
 PRELOADED = ("herringbone.compare.mortal", "herringbone.compare.worker", "herringbone.torch", "torch._dynamo")
-"""What the server of workers imports for all of them. DistributedDataParallel imports ``torch._dynamo``, which takes seconds."""
+"""Modules that the server of workers imports for all of them. DistributedDataParallel imports ``torch._dynamo``, which takes
+seconds."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class JobFailed(Exception):
-    """A training cannot go on; the text says why, in one line."""
+    """A training cannot continue; the text gives the reason, in one line."""
 
 
 def prepare() -> None:
-    """Have the server of workers import torch, and take settings of other jobs out of the environment. Call it once, first."""
+    """Let the server of workers import torch, and remove other jobs' settings from the environment. Call it once, first."""
     for name in [name for name in os.environ if re.match(r"(HERRINGBONE|MASTER)_|(LOCAL_|GROUP_|)RANK$|WORLD_SIZE$", name)]:
         del os.environ[name]
     os.environ.update(dict.fromkeys(THREADS, "1"), TORCH_CPP_LOG_LEVEL="ERROR")
-    # A module that is not installed is left out.
+    # Modules that are not installed are left out.
     FORKING.set_forkserver_preload(list(PRELOADED))
 
 
@@ -58,7 +59,7 @@ class Server:
         self.process, self.address = process, address
 
     def cpu_seconds(self) -> float:
-        """The processor time that it has used; 0 if it has ended."""
+        """The processor time that it has used; 0 after its end."""
         try:
             fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -99,10 +100,10 @@ class Job:
             connection.close()
 
     def run(self, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Train; ``report`` hears of steps. Returns each worker's figures, and the processor seconds of the servers.
+        """Train; ``report`` is called for steps. Returns each worker's figures, and the processor seconds of the servers.
 
         Raises:
-            JobFailed: a worker or a server ended, or the training stands still.
+            JobFailed: a worker or a server ended, or the training makes no progress.
         """
         self.folder.mkdir()
         if self.choice.architecture.helpers:
@@ -111,7 +112,7 @@ class Job:
         description = self._description()
         for rank in range(self.options.workers):
             receiver, sender = FORKING.Pipe(duplex=False)
-            # The module is imported by the server that forks: this process has no torch.
+            # The forking server imports the module: this process has no torch.
             worker = FORKING.Process(target=_work, args=(json.dumps(description), rank, sender), daemon=True)
             worker.start()
             sender.close()
@@ -155,12 +156,12 @@ class Job:
         server.address = json.loads(line)["listening"]
 
     def _description(self) -> dict[str, Any]:
-        """All that a worker needs, as JSON has it."""
+        """All settings for a worker, for JSON."""
         options, architecture = self.options, self.choice.architecture
         addresses = [server.address for server in self._servers]
         environment = {"HERRINGBONE_TOKEN": self._token, "HERRINGBONE_FLIGHT": "off"}
         if architecture.helpers == "reducers":
-            # Where all processes share a host, a plan would do without reducers.
+            # If all processes share a host, a plan would not use reducers.
             environment |= {"HERRINGBONE_REDUCERS": ",".join(addresses), "HERRINGBONE_ALGORITHM": "reduction_server"}
         if self.hosts:
             environment |= {"HERRINGBONE_IFNAME": self.hosts.interface}
@@ -186,7 +187,7 @@ class Job:
         return self.folder / f"rank{rank}.txt"
 
     def _heard(self, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Hear the workers until all have ended."""
+        """Read the workers' reports until all have ended."""
         results: dict[int, dict[str, Any]] = {}
         began, cpu = time.monotonic(), 0.0
         while len(results) < len(self._workers):
@@ -195,7 +196,7 @@ class Job:
             if ready:
                 began = time.monotonic()
             elif time.monotonic() - began > SILENT_SECONDS:
-                raise JobFailed(f"no worker has said anything for {SILENT_SECONDS} s")
+                raise JobFailed(f"no worker has reported anything for {SILENT_SECONDS} s")
             self._check_servers()
             for connection in ready:
                 rank = open_ones[connection]  # type: ignore[index]
@@ -225,7 +226,7 @@ class Job:
                 raise JobFailed(f"server {index} at {server.address} {_how(server.process.returncode)}: {said}")
 
     def _said(self, rank: int) -> dict[str, Any] | None:
-        """The next thing that a worker says; None if it has ended."""
+        """The next report of a worker; None if it has ended."""
         try:
             said: dict[str, Any] = json.loads(self._from[rank].recv_bytes())
         except (EOFError, OSError):
@@ -233,7 +234,8 @@ class Job:
         return said
 
     def _reason(self, rank: int, said: dict[str, Any] | None) -> str:
-        """Which worker failed first, and why: one that was killed comes before those that miss it, and so does an earlier error."""
+        """The worker that failed first, and why: a killed worker comes before workers that miss it, an earlier error before
+        later ones."""
         errors = {rank: said} if said else {}
         deadline = time.monotonic() + AGREE_SECONDS
         while time.monotonic() < deadline:
@@ -251,7 +253,7 @@ class Job:
 
 
 def _work(description: str, rank: int, tell: Connection) -> None:
-    """The first thing that a worker's process calls."""
+    """The entry point of a worker's process."""
     from .worker import work
 
     work(json.loads(description), rank, tell)

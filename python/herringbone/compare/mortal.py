@@ -1,6 +1,7 @@
-"""A process that imports this ends when its parent does: for the server that forks workers, which can be told modules only.
+"""A process that imports this module ends when its parent does. The forking server of workers needs this, because it only takes
+modules.
 
-As a program it is the ``herringbone`` command, which then ends with its parent, too. Its first word is the parent's number.
+Run as a program it is the ``herringbone`` command, which then also ends with its parent. Its first word is the parent's number.
 """
 
 from __future__ import annotations

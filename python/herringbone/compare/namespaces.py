@@ -1,10 +1,9 @@
 """Hosts on this machine: network namespaces with a router between them, and links of limited rate where wanted.
 
-Hosts can be in sites: each site has a router of its own, whose uplink to the router between them all of its hosts share.
+Hosts can be in sites: each site has its own router, and all hosts of a site share that router's uplink to the central router.
 
-It works as root and, where the system lets users make namespaces, without. The namespaces have no names: each lives as
-long as a process in it, and its first process ends when this one does, however it ends. Nothing else of the system
-changes.
+It works as root and, if the system lets users make namespaces, without root. The namespaces have no names: each lives as long
+as a process in it, and its first process ends with this one, even if this one is killed. Nothing else in the system changes.
 """
 
 from __future__ import annotations
@@ -25,47 +24,47 @@ if TYPE_CHECKING:
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 ADMINISTRATION = ":/usr/sbin:/sbin"
-"""Where these programs may be; a user's PATH need not lead there."""
+"""Folders in which these programs can be; a user's PATH might not contain them."""
 LARGEST_FRAME = 9000
 LARGEST_PACKET = 1 << 14
-"""What the kernel hands to a link at once. A bucket has to hold it, and a bucket that holds little is a steady link."""
+"""The most bytes that the kernel passes to a link at once. A bucket has to hold them; a small bucket makes a steady link."""
 BURST = LARGEST_PACKET + 2 * LARGEST_FRAME
 QUEUES = {"host": 8_000_000, "router": 1_000_000}
-"""Bytes that wait before a link, on the host and in the router, which has what a switch has for a port."""
+"""The queue of a link in bytes, on the host and in the router, which has the queue of a switch's port."""
 
 
 KINDS = {"user": 0x1000_0000, "net": 0x4000_0000}
-"""Namespaces of a host in the order in which one enters them, with their flags of <linux/sched.h>."""
+"""Namespaces of a host in the order in which they are entered, with their flags from <linux/sched.h>."""
 
 PARENT_DIES = 1
-"""PR_SET_PDEATHSIG of <linux/prctl.h>."""
+"""PR_SET_PDEATHSIG from <linux/prctl.h>."""
 
 
 class NoNamespaces(Exception):
-    """This machine gives us no hosts; the text says why."""
+    """This machine does not allow such hosts; the text gives the reason."""
 
 
 def entered(process: int) -> list[str]:
-    """What a command begins with to run on the host of a process."""
+    """The prefix of a command that runs it on the host of a process."""
     with open(f"/proc/{process}/ns/user") as there, open("/proc/self/ns/user") as here:
         as_user = [] if os.path.sameopenfile(there.fileno(), here.fileno()) else ["--user", "--preserve-credentials"]
     return ["nsenter", "--target", str(process), *as_user, "--net"]
 
 
 def end_with_parent() -> None:
-    """Have the system end this process when its parent ends, even if that is killed.
+    """Let the system end this process when its parent ends, even if that is killed.
 
-    A parent that has ended before that is not noticed: look for it afterwards.
+    If the parent has ended already, nothing happens: check for that afterwards.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PARENT_DIES, signal.SIGTERM)
 
 
 def enter(process: int) -> None:
-    """Move this process onto the host of another one. It must have one thread, as a forked process has.
+    """Move this process onto the host of another one. It must have one thread, like a forked process.
 
     Raises:
-        OSError: the system does not let it.
+        OSError: the system does not allow it.
     """
     with contextlib.ExitStack() as opened:
         there = {kind: opened.enter_context(open(f"/proc/{process}/ns/{kind}")) for kind in KINDS}
@@ -80,7 +79,7 @@ def enter(process: int) -> None:
 
 @dataclass(frozen=True)
 class Uplinks:
-    """The sites of hosts, and what the uplink of each site carries."""
+    """The sites of hosts, and the rate of each site's uplink."""
 
     sites: Sequence[int]
     """The number of each host's site, from 0 up."""
@@ -90,9 +89,10 @@ class Uplinks:
 
 
 class Namespaces:
-    """So many hosts; a link carries at most `rate` Mbit/s each way, or what the machine can do; those in `slow` have another rate.
+    """A number of hosts. A link carries at most `rate` Mbit/s each way, without `rate` as much as the machine can; `slow` has
+    other rates.
 
-    With `uplinks`, hosts of different sites share the uplinks of these.
+    With `uplinks`, all hosts of a site share its uplink.
     """
 
     interface = "eth0"
@@ -111,9 +111,9 @@ class Namespaces:
         self.path = os.environ.get("PATH", os.defpath) + ADMINISTRATION
         self.router = 0
         self.hosts: list[int] = []
-        """A process in the network of each, and of the router."""
+        """A process in the network of each host; ``router`` is the one for the router."""
         self.routers: list[int] = []
-        """The same for the router of each site."""
+        """A process in the network of each site's router."""
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -144,7 +144,7 @@ class Namespaces:
         return [*entered(self.hosts[host]), *words]
 
     def carried(self, site: int) -> dict[str, int]:
-        """Bytes that the uplink of a site has carried out and in since it is there, headers included."""
+        """Bytes that the uplink of a site has carried out and in since it was made, headers included."""
         command = [*entered(self.routers[site]), "cat", "/proc/net/dev"]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         fields = next(line for line in lines if line.strip().startswith("uplink:")).partition(":")[2].split()
@@ -153,7 +153,7 @@ class Namespaces:
     def _check_tools(self) -> None:
         for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate or self.slow or self.uplinks else [])]:
             if shutil.which(tool, path=self.path) is None:
-                raise NoNamespaces(f"there is no program {tool} (package {PACKAGES[tool]})")
+                raise NoNamespaces(f"the program {tool} is missing (package {PACKAGES[tool]})")
 
     def _namespace(self, unshare: list[str]) -> int:
         """The process id of a new namespace's first process, which ends when its standard input does."""
@@ -179,7 +179,7 @@ class Namespaces:
             raise NoNamespaces(f"`{' '.join(words)}` failed ({' '.join(done.stderr.split())})")
 
     def _forward(self, router: int) -> None:
-        """Has a router pass packets on."""
+        """Lets a router forward packets."""
         self._run(router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
 
     def _connect_site(self, site: int) -> None:
@@ -200,7 +200,7 @@ class Namespaces:
         self._limit(self.router, link, self.uplinks.rate, QUEUES["router"])
 
     def _connect(self, host: int) -> None:
-        """Gives a host its link to the router, or to that of its site."""
+        """Gives a host its link to the router, or to its site's router."""
         own, link, router = self.hosts[host], f"link{host}", f"10.78.{host}.1"
         place = self._place(host)
         if self.uplinks is not None:
@@ -220,16 +220,16 @@ class Namespaces:
             self.limit(host, rate)
 
     def limit(self, host: int, rate: float) -> None:
-        """Let the link of a host carry at most `rate` Mbit/s each way from now on, also while something goes over it."""
+        """Limit the link of a host to `rate` Mbit/s each way from now on, even while it is in use."""
         self._limit(self.hosts[host], "eth0", rate, QUEUES["host"])
         self._limit(self._place(host), f"link{host}", rate, QUEUES["router"])
 
     def _place(self, host: int) -> int:
-        """The router that a host's link leads to: that of all hosts, or of its site."""
+        """The router at the end of a host's link: the common one, or its site's."""
         return self.router if self.uplinks is None else self.routers[self.uplinks.sites[host]]
 
     def _limit(self, process: int, interface: str, rate: float, queue: int) -> None:
-        """Limits what leaves a namespace through an interface to `rate` Mbit/s, by a token bucket."""
+        """Limits an interface's outgoing traffic to `rate` Mbit/s, with a token bucket."""
         sizes = f"mtu {LARGEST_FRAME} gso_max_size {LARGEST_PACKET}"
         self._run(process, *f"ip link set {interface} {sizes}".split())
         bucket = f"tbf rate {rate:g}mbit burst {BURST} limit {queue}"

@@ -18,7 +18,7 @@ __all__ = ["WORKLOADS", "Network", "Options", "Slow", "parsed", "rate_of", "slow
 
 @dataclass(frozen=True)
 class Network:
-    """What can be trained, as far as this is known without torch."""
+    """The description of a network that needs no torch."""
 
     about: str
     batch: int
@@ -29,7 +29,7 @@ WORKLOADS = {
     "digits": Network("a network of three linear layers, 301,066 parameters, for images of digits", 32),
     "transformer": Network("a transformer of two layers, 470,912 parameters, for bytes of text", 4),
 }
-"""By the names that ``--model`` takes."""
+"""The networks, by their names for ``--model``."""
 DEFAULTS = ("all-reduce", "reduction-server", "parameter-server", "async", "bounded:4", "local-sgd:8", "diloco:8")
 MOST_WORKERS, MOST_STEPS, MOST_SECONDS = 64, 1_000_000, 86_400
 MOST_SEED = 2**32 - 1
@@ -40,7 +40,7 @@ EXITS = """exit codes:
   1             an architecture failed, or a file could not be written
   2             unusable arguments
   3             it cannot start
-  129, 130, 143 interrupted; what was done by then is written"""
+  129, 130, 143 interrupted; the results so far are written"""
 RATES = "a rate from 100kbit to 100Gbit"
 
 
@@ -58,19 +58,19 @@ class Slow:
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be compared, and what is printed."""
+    """The comparison to make, and the form of its output."""
 
     model: str
     workers: int
     choices: list[Choice]
     servers: int
-    """Reducers, or servers of tables, of the architectures that have some."""
+    """The number of reducers, or of servers of tables, for architectures that have some."""
     rate: float | None
     """Mbit/s of each link, each way; None: all processes are on this host."""
     slow: Slow | None
     steps: int
     seconds: float | None
-    """How long each architecture trains, in place of ``steps``."""
+    """The seconds that each architecture trains, instead of ``steps``."""
     seed: int
     form: str
     """``"text"``, ``"csv"`` or ``"json"``."""
@@ -82,7 +82,7 @@ def rate_of(text: str) -> float:
     """The Mbit/s of a rate like ``100Mbit``.
 
     Raises:
-        ValueError: it is no such rate.
+        ValueError: it is not such a rate.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z/]*)", text, re.IGNORECASE)
     if found is None:
@@ -100,15 +100,15 @@ def rate_of(text: str) -> float:
 
 
 def slow_of(text: str, workers: int) -> Slow:
-    """What ``1:3x`` or ``random:3x`` says.
+    """The slow worker that ``1:3x`` or ``random:3x`` describes.
 
     Raises:
-        ValueError: it says nothing of the kind, or there is no such worker.
+        ValueError: it has another form, or the worker does not exist.
     """
     found = re.fullmatch(r"(random|[0-9]+):([0-9]+(?:\.[0-9]+)?)x?", text)
     if found is None or not 1 <= float(found[2]) <= MOST_FACTOR:
         wanted = f"a worker's rank or random, a colon and a factor from 1 to {MOST_FACTOR}: 1:3x, or random:3x"
-        raise ValueError(f"--slow-worker {shown(text)} names no slow worker: pass {wanted}")
+        raise ValueError(f"--slow-worker {shown(text)} is not a slow worker: pass {wanted}")
     worker = None if found[1] == "random" else whole_within(found[1], 0, workers - 1)
     if worker is None and found[1] != "random":
         ranks = f"the {workers} workers have the ranks 0 to {workers - 1}"
@@ -117,7 +117,7 @@ def slow_of(text: str, workers: int) -> Slow:
 
 
 def parsed(words: Sequence[str]) -> Options:
-    """The options of a command line. What cannot be used ends the program with status 2 and the reason, in its last line."""
+    """The options of a command line. An unusable one ends the program with status 2 and the reason, in its last line."""
     parser = _parser()
     given, left = parser.parse_known_args(words)
     try:
@@ -129,9 +129,9 @@ def parsed(words: Sequence[str]) -> Options:
 
 
 def _unknown(word: str, form: str) -> str:
-    """What is said of a word that is none of the command's."""
+    """The error for a word that the command does not know."""
     if form != "text" and not word.startswith("-"):
-        return f"--{form} takes no file, and prints: write --{form} > {shown(word)}"
+        return f"--{form} prints and takes no file: write --{form} > {shown(word)}"
     return f"there is no argument {shown(word)}"
 
 
@@ -155,24 +155,22 @@ def _checked(given: argparse.Namespace) -> Options:
 
 
 def _choices(words: str, samples: int) -> list[Choice]:
-    """The architectures of a list. A step has so many samples, of all workers."""
+    """The architectures of a list. ``samples``: all workers' samples in a step."""
     choices = [chosen(word) for word in words.split(",") if word]
     labels = [choice.label for choice in choices]
     if not choices:
-        raise ValueError(f"--architecture names none; there are {', '.join(each.name for each in ARCHITECTURES)}")
+        raise ValueError(f"--architecture is empty; choose from {', '.join(each.name for each in ARCHITECTURES)}")
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise ValueError(f"--architecture names {twice} twice")
     for choice in choices:
         if choice.architecture.name == "shards" and choice.argument > samples:
-            raise ValueError(
-                f"{choice.label}: a step has {samples} samples; write at most shards:{samples}, or take more workers"
-            )
+            raise ValueError(f"{choice.label}: a step has {samples} samples; write at most shards:{samples}, or use more workers")
     return choices
 
 
 def _check_files(**paths: Path | None) -> None:
-    """Refuse files that cannot be written, by their flags: hours of training would be lost."""
+    """Refuse files that cannot be written, by their flags, because otherwise hours of training would be lost."""
     given = {flag: path for flag, path in paths.items() if path is not None}
     for flag, path in given.items():
         if why := refusal(path):
@@ -183,7 +181,7 @@ def _check_files(**paths: Path | None) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """The reason is the last line, where a terminal shows it."""
+        """Print the reason as the last line, where it is visible in a terminal."""
         self.exit(2, f"usage: {self.prog} [FLAGS]; {self.prog} --help lists them\n{self.prog}: {message}\n")
 
 
@@ -191,25 +189,34 @@ def _parser() -> _Parser:
     listed = "\n".join(f"  {line}" for line in described())
     parser = _Parser(
         prog="herringbone compare",
-        description="Train one network from one seed under several architectures in turn, and compare what each takes and gets to.",
+        description="Train one network from one seed under several architectures in turn, and compare their costs and results.",
         epilog=f"architectures:\n{listed}\n\n{EXITS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--model", choices=list(WORKLOADS), default="digits", help="what is trained [default: digits]")
+    add("--model", choices=list(WORKLOADS), default="digits", help="the network to train [default: digits]")
     add("--workers", default="4", metavar="N", help="processes that train [default: 4]")
-    add("--architecture", default=",".join(DEFAULTS), metavar="LIST", help="separated by commas [default: %(default)s]")
-    add("--servers", metavar="M", help="reducers, or servers of tables, where there are some [default: one for each worker]")
-    add("--rate", metavar="RATE", help="what each link carries each way, like 100Mbit: each process gets a network namespace")
+    add(
+        "--architecture",
+        default=",".join(DEFAULTS),
+        metavar="LIST",
+        help="architectures, separated by commas [default: %(default)s]",
+    )
+    add(
+        "--servers", metavar="M", help="reducers, or servers of tables, for architectures that use them [default: one per worker]"
+    )
+    add("--rate", metavar="RATE", help="rate of each link each way, such as 100Mbit: each process gets a network namespace")
     add("--slow-worker", metavar="WHO:Fx", help="1:3x: worker 1 computes 3 times as long; random:3x: one drawn for each step")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--steps", default="200", metavar="N", help="steps of each worker [default: 200]")
-    length.add_argument("--seconds", metavar="S", help="train for so long, in place of a number of steps")
-    add("--seed", default="1", metavar="N", help="of the first parameters and the order of samples [default: 1]")
+    length.add_argument("--seconds", metavar="S", help="train for this time instead of a number of steps")
+    add("--seed", default="1", metavar="N", help="seed of the first parameters and the order of samples [default: 1]")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--csv", dest="form", action="store_const", const="csv", help="comma-separated values, not a table")
-    form.add_argument("--json", dest="form", action="store_const", const="json", help="one JSON object with all curves")
-    add("--html", type=Path, metavar="FILE", help="write a page with the table and pictures, which needs no network")
+    form.add_argument(
+        "--csv", dest="form", action="store_const", const="csv", help="print comma-separated values instead of a table"
+    )
+    form.add_argument("--json", dest="form", action="store_const", const="json", help="print one JSON object with all curves")
+    add("--html", type=Path, metavar="FILE", help="write a page with the table and pictures, which works offline")
     add("--svg", type=Path, metavar="FILE", help="write the pictures: loss against time, steps and bytes")
     parser.set_defaults(form="text")
     return parser

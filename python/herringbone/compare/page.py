@@ -1,4 +1,4 @@
-"""The comparison as one HTML page that asks no network for anything."""
+"""The comparison as one HTML page that works offline."""
 
 from __future__ import annotations
 
@@ -13,30 +13,38 @@ from .results import Row
 __all__ = ["COLUMN_NOTES", "page"]
 
 COLUMN_NOTES = (
-    ("steps", "steps, time", "the steps of a worker, as a mean, and the seconds of the slowest one"),
+    ("steps", "steps, time", "the mean number of steps of a worker, and the seconds of the slowest worker"),
     ("step_s", "step", "the mean time of a worker's step, without the first one"),
     (
         "rest_s",
         "rest",
         "a step without computing gradients and sleeping: moving bytes, waiting for other processes, the optimizer. Computing is "
-        "measured before the training, while all workers compute; negative: in the training it took less",
+        "measured before the training, while all workers compute. A negative value means that it took less in the training",
     ),
     (
         "predicted_s",
         "predicted",
-        "what the simulator says of the communication of a step over these links, if it has a plan for it",
+        "the simulator's prediction for the communication of a step over these links, if it has a plan for it",
     ),
     ("cpu_s", "CPU", "processor seconds of all workers and servers together"),
-    ("sent_per_step", "sent/step", "payload that a worker sends in a step, as a mean of all steps and workers"),
+    ("sent_per_step", "sent/step", "payload that a worker sends in a step, the mean over all steps and workers"),
     (
         "staleness",
         "stale, most",
-        "how many updates of others the servers took between a worker's pull and its push: the mean, and the most",
+        "how many updates of others the servers accepted between a worker's pull and its push: the mean, and the maximum",
     ),
-    ("steps", "loss", "the mean loss of a twentieth of the steps, the last ones within so many steps, seconds or bytes sent"),
-    ("accuracy", "accuracy", "the fraction of samples that no worker trains on and that the trained network gets right"),
+    (
+        "steps",
+        "loss",
+        "the mean loss of a twentieth of the steps: the last ones within this number of steps, seconds or bytes sent",
+    ),
+    (
+        "accuracy",
+        "accuracy",
+        "the fraction of test samples, on which no worker trains, that the trained network classifies correctly",
+    ),
 )
-"""What the columns mean: a figure that the note needs, the headings, and the words."""
+"""The meaning of the columns: a figure that the note needs, the headings, and the words."""
 
 
 def _variables(theme: Theme, bad: str) -> str:
@@ -64,7 +72,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; } 
 
 
 def page(options: Options, rows: Sequence[Row], place: str) -> str:
-    """The whole page. ``place`` says over which links the workers trained."""
+    """The whole page. ``place`` describes the links over which the workers trained."""
     title = f"{options.model}: {len(rows)} architectures, {options.workers} workers"
     return "\n".join(
         [

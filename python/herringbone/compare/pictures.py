@@ -1,7 +1,7 @@
-"""Curves as SVG: loss against steps, time and bytes, for light and dark surroundings.
+"""Curves as SVG: loss against steps, time and bytes, for light and dark themes.
 
-A line is known by its label at its end, and by its colour and dashes. No two of the colours look alike to people who do not see
-red, green or blue light; a test has their distances.
+A line is identified by the label at its end, and by its colour and dashes. Colour-blind people can distinguish all colours; a
+test checks their distances.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ PLOT_WIDTH, PLOT_HEIGHT = 240.0, 270.0
 LEFT, TOP, BOTTOM = 46.0, 34.0, 28.0
 """Room for the marks of the axes, and for the title."""
 LEADER, SAMPLE, LETTER, LABEL_HEIGHT = 22.0, 26.0, 7.2, 15.0
-"""Of a label: the way from a line's end to it, a piece of the line, the width of a letter and the height, in the units of a picture."""
+"""Sizes of a label in a picture's units: its distance from the line's end, a piece of the line, a letter's width, the
+height."""
 MARK_APART = 46.0
 MOST_POINTS = 240
 
@@ -39,19 +40,19 @@ class Theme:
 LIGHT = Theme("#ffffff", "#1f2933", "#5b6673", "#e4e7ec", ("#4a7bff", "#f06a00", "#005c38", "#a0159c", "#111111"))
 DARK = Theme("#14181f", "#e6e9ee", "#a3adba", "#39414d", ("#4d80ff", "#f2591a", "#2fdc6a", "#ff9ee0", "#ffffff"))
 DASHES = ("", "9 4", "2 3")
-"""The next one when all colours are taken."""
+"""The dashes of further lines when all colours are used."""
 AXES = (
     ("steps", "steps", False),
     ("seconds", "time", False),
     ("sent", "bytes sent, logarithmic", True),
 )
-"""What losses are shown against, and whether its axis is logarithmic: architectures differ in bytes by factors of hundreds."""
+"""The horizontal axes of losses, and whether each is logarithmic: architectures differ in bytes by factors of hundreds."""
 NAMES = {
     "steps": lambda value: f"{value:g}",
     "seconds": lambda value: f"{value:g} s" if value else "0",
     "sent": lambda value: _bytes(value),
 }
-"""How marks of an axis are written."""
+"""The format of an axis's marks."""
 
 
 def style() -> str:
@@ -66,7 +67,7 @@ def style() -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """The values of an axis, and how far along it each lies."""
+    """The values of an axis, and their positions along it."""
 
     low: float
     high: float
@@ -91,15 +92,15 @@ class Line:
     """A row's curve in a panel."""
 
     place: int
-    """Among all rows: it gives colour and dashes."""
+    """The row's place among all rows, which determines colour and dashes."""
     label: str
     points: list[tuple[float, float]]
-    """What the loss is shown against, and the loss."""
+    """The horizontal values, and the losses."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Where values lie in a panel."""
+    """The positions of values in a panel."""
 
     across: Axis
     upwards: Axis
@@ -111,7 +112,7 @@ class Plot:
 
 
 def panels(rows: Sequence[Row]) -> list[str]:
-    """An ``<svg>`` element for each axis; one with words only if there is no curve. :func:`style` has their colours."""
+    """An ``<svg>`` element for each axis; with words only if there is no curve. :func:`style` defines their colours."""
     width, height = _size(rows)
     parts = (_panel(rows, *axis) for axis in AXES)
     return [
@@ -122,7 +123,7 @@ def panels(rows: Sequence[Row]) -> list[str]:
 
 
 def picture(options: Options, rows: Sequence[Row], place: str) -> str:
-    """All panels beside each other, as a file."""
+    """All panels side by side, as a file."""
     width, height = _size(rows)
     shape = f"viewBox='0 0 {3 * width:.0f} {height + 10:.0f}'"
     inside = [
@@ -134,7 +135,8 @@ def picture(options: Options, rows: Sequence[Row], place: str) -> str:
 
 
 def spread(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
-    """Places for labels near the wanted ones: at least ``apart`` from each other, from ``low`` to ``high`` if there is room."""
+    """Positions of labels near the wanted ones: at least ``apart`` from each other, from ``low`` to ``high`` if there is
+    room."""
     order = sorted(range(len(wanted)), key=lambda number: wanted[number])
     places = [0.0] * len(wanted)
     before = low - apart
@@ -157,7 +159,7 @@ def _height(rows: Sequence[Row]) -> float:
 
 
 def _points(curve: Curve, axis: str, logarithmic: bool) -> list[tuple[float, float]]:
-    """Some of a curve's points, the last one included, without those that a logarithm does not take."""
+    """Some of a curve's points, including the last one, without points that have no logarithm."""
     every = max(1, len(curve.losses) // MOST_POINTS)
     chosen = [place for place in range(len(curve.losses)) if place % every == 0 or place == len(curve.losses) - 1]
     points = [(getattr(curve, axis)[place], curve.losses[place]) for place in chosen]

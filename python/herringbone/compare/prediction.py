@@ -1,4 +1,4 @@
-"""How long the simulator says that an architecture's communication takes in a step."""
+"""The simulator's prediction of an architecture's communication time in a step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["predicted", "simulation_of"]
 
 
 def simulation_of(options: Options, choice: Choice, size: int) -> list[str] | None:
-    """The words of ``herringbone simulate`` for an all-reduce of ``size`` bytes over links of ``options.rate``, or None if the
-    architecture has none."""
+    """The command line of ``herringbone simulate`` for an all-reduce of ``size`` bytes over links of ``options.rate``, or None
+    if the architecture has no all-reduce."""
     if choice.architecture.exchange not in ("sum", "average") or options.rate is None or options.workers == 1:
         return None
     words = ["simulate", "--json", "--bytes", str(size), "--ranks", str(options.workers), "--per-host", "1"]
@@ -26,7 +26,8 @@ def simulation_of(options: Options, choice: Choice, size: int) -> list[str] | No
 
 
 def predicted(options: Options, choice: Choice, size: int) -> float | None:
-    """Seconds of a step whose links are limited, or None if there is no prediction. Of an average each H steps it is the H-th part."""
+    """Seconds of a step with limited links, or None without a prediction. For an average every H steps it is 1/H of the
+    average's."""
     words = simulation_of(options, choice, size)
     if words is None:
         return None

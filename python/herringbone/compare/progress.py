@@ -8,11 +8,11 @@ import time
 
 WIDTH = 28
 REDRAW_SECONDS = 0.05
-"""A bar that changes more often than this is drawn less often."""
+"""The shortest time between two updates of a bar."""
 
 
 class Bar:
-    """Counts up to ``total``, which are steps or seconds, under ``title``; does nothing unless ``visible``."""
+    """A bar for ``total`` steps or seconds, under ``title``; it shows nothing if it is not ``visible``."""
 
     def __init__(self, title: str, total: float, visible: bool = True) -> None:
         self.title, self.total, self.visible = title, total, visible
@@ -20,11 +20,12 @@ class Bar:
         self.done, self.began, self.drawn = 0.0, time.monotonic(), 0.0
 
     def step(self, text: str = "") -> None:
-        """One step is done; ``text`` stands behind the bar."""
+        """One step is done; ``text`` is shown behind the bar."""
         self.reach(self.done + 1, text)
 
     def reach(self, done: float, text: str = "") -> None:
-        """So much is done in all, with ``text`` behind the bar. After 0 the time that is left follows from what comes then."""
+        """``done`` in total is done; ``text`` is shown behind the bar. A call with 0 restarts the estimate of the remaining
+        time."""
         if done == 0:
             self.began, self.drawn = time.monotonic(), -REDRAW_SECONDS
         self.done = done
@@ -43,7 +44,7 @@ class Bar:
             self._write(f"{self._erase()}{self.title:>12}  {text}\n")
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         if self.visible:
             self._write(self._erase())
 

@@ -1,4 +1,4 @@
-"""The numbers of the command line, and the ranges that they lie in. Nothing here makes a number of a text before its length is known."""
+"""The numbers of the command line, and their ranges. Nothing here converts a text to a number before its length is checked."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 __all__ = ["number", "shown", "whole", "whole_within"]
 
 LONGEST = 40
-"""Of a longer word an error shows the beginning."""
+"""An error shows only the beginning of a longer word."""
 
 
 def whole_within(text: str, least: int, most: int) -> int | None:
-    """The whole number that a text of digits is; None if it is none, or not from ``least`` to ``most``."""
+    """The whole number in a text of digits; None if the text has other characters, or the number is not from ``least`` to
+    ``most``."""
     if not (text.isascii() and text.isdigit()):
         return None
     digits = text.lstrip("0") or "0"
@@ -22,7 +23,7 @@ def whole(flag: str, text: str, least: int, most: int) -> int:
     """The whole number behind a flag.
 
     Raises:
-        ValueError: it is none, or not from ``least`` to ``most``; the text has both.
+        ValueError: it is not a number, or not from ``least`` to ``most``; the text has both limits.
     """
     found = whole_within(text, least, most)
     if found is None:
@@ -31,10 +32,10 @@ def whole(flag: str, text: str, least: int, most: int) -> int:
 
 
 def number(flag: str, text: str, least: float, most: float) -> float:
-    """The number behind a flag, which may have a fraction.
+    """The number behind a flag, which can have a fraction.
 
     Raises:
-        ValueError: it is none, or not from ``least`` to ``most``; the text has both.
+        ValueError: it is not a number, or not from ``least`` to ``most``; the text has both limits.
     """
     try:
         found = float(text)

@@ -54,9 +54,9 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "most_staleness": ("most", lambda value: f"{value:.0f}"),
     "accuracy": ("accuracy", lambda value: f"{100 * value:.1f} %"),
 }
-"""A row's figures: their headings, and how they are written."""
+"""A row's figures: their headings and formats."""
 SHOWN = ("steps", "seconds", "step_s", "rest_s", "predicted_s", "cpu_s", "sent_per_step", "staleness", "most_staleness")
-"""Those of the table, before losses and accuracy; one that no architecture has is left out."""
+"""The figures of the table, before losses and accuracy; a figure that no architecture has is left out."""
 
 
 def _budget(axis: str, budget: float) -> str:
@@ -76,7 +76,7 @@ def headings(rows: Sequence[Row]) -> list[str]:
 
 
 def cells_of(row: Row, rows: Sequence[Row]) -> list[str]:
-    """A row's cells under :func:`headings`; of a failed architecture the name alone."""
+    """A row's cells under :func:`headings`; for a failed architecture only the name."""
     budgets = budgets_of(rows)
     if row.error or budgets is None:
         return [row.label]
@@ -91,9 +91,9 @@ def _cell(row: Row, name: str) -> str:
 
 
 def table(rows: Sequence[Row], width: int | None = None) -> str:
-    """The aligned table; figures stand at the right of their columns. Errors follow, and which ones are missing.
+    """The aligned table, with figures at the right of their columns, then errors and missing architectures.
 
-    On a terminal of fewer than all its characters (``width``) losses and accuracy are a table of their own.
+    If the terminal is narrower (``width``) than the table, losses and accuracy have their own table.
     """
     lines = [headings(rows), *(cells_of(row, rows) for row in rows if not row.error)]
     errors = [f"{row.label} failed: {row.error}" for row in rows if row.error and not row.missing]
@@ -108,7 +108,7 @@ def table(rows: Sequence[Row], width: int | None = None) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table, the first one of which has a line below it."""
+    """Lines of a table; the first one is underlined."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     text = [
         "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(line, widths)))
@@ -118,7 +118,7 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """A line for each architecture, with all figures in seconds and bytes. Nothing stands where a figure does not apply."""
+    """A line for each architecture, with all figures in seconds and bytes. A figure that does not apply is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["architecture", *COLUMNS, *_losses(failed("", ""), rows), "error"])
@@ -129,7 +129,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_json(options: Options, rows: Sequence[Row], place: str) -> str:
-    """All that is known, curves included. ``place`` says over which links."""
+    """All results, including curves. ``place`` describes the links."""
     object_of: dict[str, Any] = {
         "model": options.model,
         "about": next((row.about for row in rows if row.about), None),
@@ -156,7 +156,7 @@ def as_json(options: Options, rows: Sequence[Row], place: str) -> str:
 
 
 def _losses(row: Row, rows: Sequence[Row]) -> dict[str, float | None]:
-    """For each axis where losses are compared, and the row's loss there: ``at_steps``, ``loss_at_steps``."""
+    """For each axis the budget at which losses are compared, and the row's loss there: ``at_steps``, ``loss_at_steps``."""
     budgets, found = budgets_of(rows), dict[str, float | None]()
     for axis in AXES:
         budget = getattr(budgets, axis) if budgets else None

@@ -1,4 +1,4 @@
-"""What the workers' figures come to: one row for each architecture, and its curves. Pure: no clock, no files, no torch."""
+"""Combines the workers' figures into one row for each architecture, and its curves. Pure: no clock, no files, no torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 __all__ = ["AXES", "Budgets", "Curve", "Row", "Staleness", "budgets_of", "failed", "missing", "row_of", "staleness_of"]
 
 AXES = ("steps", "seconds", "sent")
-"""What a loss is shown against: a worker's steps, seconds, and bytes that it has sent."""
+"""The axes for losses: a worker's steps, seconds, and sent bytes."""
 SMOOTHED = 0.05
-"""A curve's point is the mean of the losses of so much of the training before it."""
+"""A curve's point is the mean of the losses in this fraction of the training before it."""
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,28 @@ class Curve:
 
 @dataclass(frozen=True)
 class Row:
-    """What an architecture took, and what it came to. Figures of steps are means of all workers and steps."""
+    """The cost and result of an architecture. Figures of steps are means over all workers and steps."""
 
     label: str
     curve: Curve
     error: str = ""
-    """Why there are no figures: it failed, or it is missing; then nothing else is known."""
+    """Why there are no figures: it failed, or it is missing; all other fields are empty then."""
     missing: bool = False
-    """Whether the comparison has ended before this architecture had."""
+    """Whether the comparison ended before this architecture was finished."""
     figures: Mapping[str, float | None] = field(default_factory=dict)
-    """By the names of :data:`herringbone.compare.report.COLUMNS`. None: it does not apply."""
+    """The figures, by the names of :data:`herringbone.compare.report.COLUMNS`. None: it does not apply."""
     about: str = ""
-    """What was trained."""
+    """A description of the trained network and samples."""
 
     @property
     def remark(self) -> str:
-        """What a reader is told in place of figures."""
+        """The text shown instead of figures."""
         return f"missing: {self.error}" if self.missing else self.error
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """Updates of other workers that a worker's gradient does not know."""
+    """Updates of other workers that a worker's gradient does not include."""
 
     mean: float
     most: int
@@ -63,7 +63,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Budgets:
-    """Where losses are compared: what all architectures have spent at least, of bytes what half of them have."""
+    """The budgets at which losses are compared: what all architectures have spent; for bytes, what half of them have spent."""
 
     steps: float
     seconds: float
@@ -71,19 +71,19 @@ class Budgets:
 
 
 def failed(label: str, error: str) -> Row:
-    """The row of an architecture that came to nothing."""
+    """The row of a failed architecture."""
     return Row(label, Curve([], [], [], []), error)
 
 
 def missing(label: str, reason: str) -> Row:
-    """The row of an architecture that was not trained to its end, because the comparison has ended."""
+    """The row of an architecture that was not finished, because the comparison ended."""
     return Row(label, Curve([], [], [], []), reason, missing=True)
 
 
 def row_of(label: str, measured: Mapping[str, Any], predicted: float | None, in_step: bool) -> Row:
     """An architecture's row.
 
-    ``measured`` is what :meth:`herringbone.compare.job.Job.run` returns, ``predicted`` the seconds of communication in a step,
+    ``measured`` is the result of :meth:`herringbone.compare.job.Job.run`, ``predicted`` the seconds of communication in a step,
     ``in_step`` whether workers wait for each other in each step.
     """
     workers = measured["workers"]
@@ -111,28 +111,28 @@ def row_of(label: str, measured: Mapping[str, Any], predicted: float | None, in_
 
 
 def _step_seconds(ended: Sequence[float]) -> float:
-    """The mean seconds of a step, by when each ended; without the first one, in which connections and buckets are made."""
+    """The mean seconds of a step, from the times of their ends; without the first one, which makes connections and buckets."""
     return (ended[-1] - ended[0]) / (len(ended) - 1) if len(ended) > 1 else ended[0]
 
 
 def _slept(slept: Sequence[Sequence[float]], in_step: bool) -> float:
-    """The mean seconds of a step in which a worker sleeps, or waits for the one that sleeps longest if all wait for each other."""
+    """The mean sleep in a step, in seconds; if all workers wait for each other, the longest worker's sleep."""
     if in_step:
         return statistics.fmean(max(step) for step in zip(*slept))
     return statistics.fmean(statistics.fmean(worker) for worker in slept)
 
 
 def _curve(workers: Sequence[Mapping[str, Any]], in_step: bool) -> Curve:
-    """Means of all workers after each step or, if they do not make their steps together, at as many moments.
+    """Means over all workers after each step or, if they do not make their steps together, at the same number of moments.
 
-    At a moment a worker's loss is that of its last step, and a worker that has ended stays where it was.
+    At a moment a worker's loss is its last step's; after its end it keeps its last value.
     """
     losses = [_smooth(worker["losses"]) for worker in workers]
     counts = [len(worker["losses"]) for worker in workers]
     if in_step:
         reached = [[step] * len(workers) for step in range(min(counts))]
     else:
-        # Before the first of these moments some worker has no loss.
+        # Before the first of these moments not all workers have a loss.
         first, last = (pick(worker["seconds"][place] for worker in workers) for pick, place in ((max, 0), (max, -1)))
         moments = [first + (last - first) * part / max(1, max(counts) - 1) for part in range(max(counts))]
         reached = [[bisect.bisect_right(worker["seconds"], moment) - 1 for worker in workers] for moment in moments]
@@ -155,16 +155,17 @@ def _smooth(losses: Sequence[float]) -> list[float]:
 
 
 def _mean(losses: Iterable[float]) -> float:
-    """Without those that are not a number: a worker without samples has none."""
+    """The losses that are numbers: a worker without samples has none."""
     finite = [loss for loss in losses if not math.isnan(loss)]
     return statistics.fmean(finite) if finite else math.nan
 
 
 def staleness_of(spans: Sequence[Sequence[Sequence[float]]]) -> Staleness | None:
-    """How many updates of other workers the servers take between a worker's pull and its own push; None without pushes.
+    """How many updates of other workers the servers accept between a worker's pull and its own push; None without pushes.
 
-    ``spans`` has for each worker and step when it had pulled and when its push was taken, by one clock. This is the staleness of
-    Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013), counted in updates.
+    ``spans`` has, for each worker and step, the times of the pull's end and of the push's acceptance, by one clock. This is
+    staleness as in Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013), in
+    updates.
     """
     pushes = [sorted(span[1] for span in worker) for worker in spans]
     between = [
@@ -179,7 +180,7 @@ def staleness_of(spans: Sequence[Sequence[Sequence[float]]]) -> Staleness | None
 
 
 def budgets_of(rows: Sequence[Row]) -> Budgets | None:
-    """The least steps and seconds of an architecture, and the median of the bytes, which differ most; None if all failed."""
+    """The fewest steps and seconds of any architecture, and the median of the bytes, which differ most; None if all failed."""
     curves = [row.curve for row in rows if row.curve.losses]
     if not curves:
         return None

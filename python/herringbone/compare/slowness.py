@@ -1,4 +1,4 @@
-"""How long a slow worker sleeps, and when a training ends that has a number of seconds. Nothing here reads a clock."""
+"""How long a slow worker sleeps, and when a training with a time limit ends. Nothing here reads a clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .options import Slow
 __all__ = ["Slowness", "next_look"]
 
 LOOKS = 8
-"""A training of some seconds asks at most so many times whether it is over, after its first steps."""
+"""How many times, at most, a training with a time limit checks for its end after the first steps."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Slowness:
     seed: int
 
     def sleep(self, step: int, computing: float) -> float:
-        """The seconds of a step, counted from 0. Of a random slow worker all workers draw the same one."""
+        """The seconds of sleep in a step, counted from 0. All workers draw the same random slow worker."""
         if self.slow is None:
             return 0.0
         drawn = self.slow.worker
@@ -35,7 +35,7 @@ class Slowness:
 def next_look(done: int, elapsed: float, seconds: float) -> int:
     """After how many steps the workers compare their clocks again, when ``done`` steps took ``elapsed`` of ``seconds``.
 
-    0: the training is over. The workers that wait for each other have to end after the same step, so they look seldom.
+    0 means that the training is over. Workers that wait for each other have to end after the same step, so they compare rarely.
     """
     if done == 0:
         return 1

@@ -1,4 +1,4 @@
-"""What a worker's process does: it trains under one architecture, and tells its parent how that went.
+"""A worker's process: it trains under one architecture, and reports to its parent.
 
 A server that has imported this module forks the workers, so torch is imported once.
 """
@@ -31,7 +31,7 @@ from .workloads import Workload, workload
 __all__ = ["work"]
 
 MEASURED = 7
-"""Steps from which it is known how long a worker computes; of the first ones libraries warm up."""
+"""Steps that measure how long a worker computes; libraries warm up in the first ones."""
 REPORT_SECONDS = 0.1
 
 
@@ -39,7 +39,7 @@ def work(job: Mapping[str, Any], rank: int, tell: Connection) -> None:
     """Run a worker's process. It writes JSON into ``tell``: ``step``, then ``result``, or ``error`` with a text and its
     moment.
 
-    ``job`` is what :mod:`herringbone.compare.job` makes.
+    ``job`` comes from :mod:`herringbone.compare.job`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     output = os.open(job["outputs"][rank], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -91,7 +91,7 @@ def trained(job: Mapping[str, Any], rank: int, say: Callable[..., None]) -> dict
     recording = Recording(trainer, Slowness(slow, rank, workers, job["seed"]), computing, say)
     dist.barrier()
     recording.run(job["steps"], job["seconds"], job["in_step"])
-    # No barrier yet: a worker may wait for a step of this one, until this one says goodbye.
+    # No barrier yet: another worker can wait for a step of this one until this one leaves.
     trainer.finish()
     accuracy = task.accuracy(trainer.model)
     result = recording.result() | {"accuracy": accuracy, "spans": trainer.spans, "about": task.about}
@@ -103,7 +103,7 @@ def trained(job: Mapping[str, Any], rank: int, say: Callable[..., None]) -> dict
 
 
 def computing_seconds(task: Workload, model: torch.nn.Module, rank: int, workers: int) -> float:
-    """What a forward and a backward pass of this worker take, while all others do the same."""
+    """The time of a forward and a backward pass of this worker, while all others do the same."""
     model, times = copy.deepcopy(model), []
     dist.barrier()
     for step in range(MEASURED):
@@ -115,7 +115,7 @@ def computing_seconds(task: Workload, model: torch.nn.Module, rank: int, workers
 
 
 class Recording:
-    """A training's steps, as they are made: when each ended, its loss, and what was moved by then."""
+    """Records a training's steps: the time of each end, the loss, and the bytes moved so far."""
 
     def __init__(self, trainer: Trainer, slowness: Slowness, computing: float, say: Callable[..., None]) -> None:
         self._trainer, self._slowness, self._computing, self._say = trainer, slowness, computing, say
@@ -124,7 +124,7 @@ class Recording:
         self._before = Moved()
 
     def run(self, steps: int, seconds: float | None, in_step: bool) -> None:
-        """Make so many steps, or as many as there are in ``seconds``."""
+        """Make ``steps`` steps, or as many as fit into ``seconds``."""
         self._say(step=0, seconds=0.0)
         self._before, self._cpu, self._began = moved(self._trainer), time.process_time(), time.monotonic()
         if seconds is None:
@@ -161,12 +161,12 @@ class Recording:
             self._say(step=self._made, seconds=elapsed, loss=loss)
 
     def result(self) -> dict[str, Any]:
-        """All figures, as JSON has them."""
+        """All figures, for JSON."""
         return {**self._figures, "computing": self._computing, "cpu": self._cpu, "began": self._began}
 
 
 def moved(trainer: Trainer) -> Moved:
-    """The bytes of a worker: those of collectives, and those that the trainer counts itself."""
+    """The bytes of a worker: collectives' bytes, and bytes that the trainer counts itself."""
     group: Any = dist.group.WORLD
     ways = [way for way in group.stats().values() if isinstance(way, dict) and "sent" in way]
     own = trainer.moved

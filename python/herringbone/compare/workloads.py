@@ -1,4 +1,4 @@
-"""What is trained: a small network, and samples that are there without a download. It needs torch."""
+"""The trained networks and their samples, which need no download. It needs torch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .options import WORKLOADS
 __all__ = ["Workload", "workload"]
 
 BYTES, CONTEXT, TEXT_BYTES = 256, 64, 2_000_000
-"""Of the transformer: its tokens, how many it sees at once, and how much text there is at most."""
+"""For the transformer: its tokens, how many it sees at once, and the most bytes of text."""
 HELD_OUT = 5
-"""One part in so many of all samples tests."""
+"""One in this many samples is a test sample."""
 TESTS = 256
-"""The most samples that test."""
+"""The most test samples."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels by their index. The first ``tests`` test, and the others train."""
+    """Inputs and labels by their index. The first ``tests`` are test samples; the others are trained on."""
 
     count: int
     tests: int
@@ -48,20 +48,21 @@ class Workload:
     about: str
 
     def model(self) -> nn.Module:
-        """A network, whose first parameters depend on the seed alone."""
+        """A network, whose first parameters depend only on the seed."""
         torch.manual_seed(self.seed)
         return self.make()
 
     def batch_of(self, step: int, part: int, parts: int, total: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Part ``part`` of ``parts`` of the ``total`` samples of a step.
 
-        All workers draw the same samples by seed and step, and each takes its own, so every architecture sees the same.
+        All workers draw the same samples by seed and step, and each takes its part, so every architecture sees the same
+        samples.
 
         Raises:
             ValueError: there are more parts than samples.
         """
         if parts > total:
-            raise ValueError(f"the {total} samples of a step cannot be cut into {parts} shards: take at most {total}")
+            raise ValueError(f"the {total} samples of a step cannot be cut into {parts} shards: use at most {total}")
         drawing = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         samples = self.samples
         drawn = torch.randint(samples.tests, samples.count, (total,), generator=drawing)
@@ -73,14 +74,14 @@ class Workload:
         return nn.functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
 
     def accuracy(self, model: nn.Module) -> float:
-        """The share of the test's samples that the model gets right."""
+        """The fraction of test samples that the model classifies correctly."""
         inputs, labels = self.samples.at(torch.arange(min(self.samples.tests, TESTS)))
         with torch.no_grad():
             return float((model(inputs).argmax(-1) == labels).float().mean().item())
 
 
 def workload(name: str, seed: int) -> Workload:
-    """The workload of a name of :data:`~herringbone.compare.options.WORKLOADS`."""
+    """The workload with a name from :data:`~herringbone.compare.options.WORKLOADS`."""
     return {"digits": _digits, "transformer": _transformer}[name](seed)
 
 
@@ -108,7 +109,7 @@ class Transformer(nn.Module):
         self.logits = nn.Linear(width, BYTES)
 
     def forward(self, values: torch.Tensor) -> Any:
-        """Each place sees itself and those before it."""
+        """Each place sees itself and earlier places."""
         length = values.shape[1]
         hidden = nn.Transformer.generate_square_subsequent_mask(length)
         x = self.bytes(values) + self.places.weight[:length]

@@ -19,7 +19,7 @@ from .writing import as_object, text
 __all__ = ["main"]
 
 FAILED, CANNOT_START = 1, 3
-"""Exit codes, as the command's verbs have them."""
+"""Exit codes, the same as the command's verbs have."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
         _say(str(error))
         return CANNOT_START
     if not options.script.is_file():
-        _say(f"there is no script {options.script}: name the file of the training")
+        _say(f"the script {options.script} does not exist: pass the file of the training")
         return CANNOT_START
     from .assembling import Place, place, profile_of
     from .watch import Watch
@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
     finally:
         watch.remove()
     if os.getpid() != process:
-        # The script has forked this process, and the profile is its parent's.
+        # The script has forked this process, and its parent writes the profile.
         return ended.status
     try:
         if ended.status:
@@ -63,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _reported(options: Options, profile: Profile, rank: int) -> int:
-    """Write a rank's profile and print of it, if the rank is one that does; the exit status."""
+    """Write and print a rank's profile, if this rank has to; returns the exit status."""
     path = options.writes(rank)
     if path is None:
         return 0
@@ -78,7 +78,7 @@ def _reported(options: Options, profile: Profile, rank: int) -> int:
 
 
 def _leave() -> None:
-    """Leave the process group of a script that was stopped before it did so."""
+    """Leave the process group of a script that was stopped before it could do so."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():

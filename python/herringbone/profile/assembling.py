@@ -1,4 +1,4 @@
-"""Makes the profile of what was heard, or says why there is none."""
+"""Makes the profile from the recorded steps, or explains why that is impossible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Place", "place", "profile_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """This process in its job."""
+    """This process's place in its job."""
 
     rank: int
     ranks: int
@@ -34,7 +34,7 @@ class Place:
 
 
 def place() -> Place:
-    """Where this process is, by its process group, or else by what its launcher has set."""
+    """The place of this process, from its process group, or else from its launcher's variables."""
     if dist.is_available() and dist.is_initialized():
         rank, ranks, backend = dist.get_rank(), dist.get_world_size(), str(dist.get_backend())
     else:
@@ -51,7 +51,7 @@ def profile_of(watch: Watch, options: Options, where: Place) -> Profile:
     """The profile of the model that a script has trained.
 
     Raises:
-        ProfileError: it has trained none, or too few steps.
+        ProfileError: it has trained no model, or too few steps.
     """
     steps = watch.measured
     if not steps:
@@ -83,22 +83,22 @@ def profile_of(watch: Watch, options: Options, where: Place) -> Profile:
 
 
 def _nothing(watch: Watch, options: Options) -> str:
-    """Why there is no step to make a profile of."""
+    """Why no step can be profiled."""
     script = options.script.name
     if watch.seen and not watch.backwards:
         return (
-            f"{script} has stepped an optimizer {watch.seen} times or more and never called backward(): gradients of torch.autograd.grad have no "
-            "moments, so let backward() of the loss make them"
+            f"{script} has stepped an optimizer {watch.seen} times or more and never called backward(): gradients from torch.autograd.grad have no "
+            "times, so compute them with backward() of the loss"
         )
     if watch.seen:
-        advice = f"give --warm-up less than {watch.seen}" if watch.seen > 2 else "let it train at least 3 steps"
-        return f"{script} has trained {watch.seen} steps, and {watch.warm_up} are for warming up: {advice}"
+        advice = f"pass a --warm-up below {watch.seen}" if watch.seen > 2 else "let it train at least 3 steps"
+        return f"{script} has trained {watch.seen} steps, but {watch.warm_up} are for the warm-up: {advice}"
     if watch.backwards:
         return (
-            f"{script} has called backward() {watch.backwards} times and no optimizer of torch.optim: a step ends with an "
-            "optimizer's, so let one update the parameters"
+            f"{script} has called backward() {watch.backwards} times but no optimizer of torch.optim: a step ends with the "
+            "optimizer's step, so let one update the parameters"
         )
     return (
         f"no training step was seen in {script}: neither backward() nor an optimizer of torch.optim was called in this process. If the "
-        "script starts other processes that train, start its ranks by herringbone launch or torchrun in their place"
+        "script starts other processes that train, start its ranks with herringbone launch or torchrun instead"
     )

@@ -1,7 +1,7 @@
 """How torch's DistributedDataParallel groups gradients into buckets.
 
-The rule is that of ``compute_bucket_assignment_by_size`` in torch/csrc/distributed/c10d/reducer.cpp, and of ``_BucketCapacityConfig`` in
-torch/nn/parallel/distributed.py.
+The rule follows ``compute_bucket_assignment_by_size`` in torch/csrc/distributed/c10d/reducer.cpp, and ``_BucketCapacityConfig``
+in torch/nn/parallel/distributed.py.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["CAP_BYTES", "FIRST_BYTES", "arrival", "assigned", "grouped"]
 FIRST_BYTES = 1 << 20
 """Limit of the first bucket, if the program passes no ``bucket_cap_mb``."""
 CAP_BYTES = 25 << 20
-"""Limit of the others, if the program passes none."""
+"""Limit of the other buckets, if the program passes none."""
 
 
 def assigned(parameters: Sequence[Parameter], order: Iterable[int], limits: Sequence[int]) -> list[list[int]]:
-    """Buckets of the parameters whose indices ``order`` gives, in the order in which they are full.
+    """Buckets of the parameters whose indices are in ``order``, in the order in which buckets become full.
 
-    Each dtype has buckets and limits of its own. A bucket is full when it has at least as many bytes as its limit; the last limit holds for
-    all further ones, and no limits mean one bucket.
+    Each dtype has its own buckets and limits. A bucket is full when its bytes reach its limit. The last limit applies to all
+    further buckets; without limits all parameters are in one bucket.
     """
     full: list[list[int]] = []
     open_buckets: dict[str, list[int]] = {}
@@ -47,8 +47,8 @@ def assigned(parameters: Sequence[Parameter], order: Iterable[int], limits: Sequ
 def arrival(parameters: Sequence[Parameter]) -> list[int]:
     """Indices of the trainable parameters, in the order in which their gradients are ready.
 
-    A parameter that was registered later comes first if the moments are equal or unknown, because backward passes run from the last layer
-    to the first one. Parameters whose gradients never came are last.
+    If the times are equal or unknown, the parameter that was registered later comes first, because backward passes run from the
+    last layer to the first one. Parameters whose gradients never came are last.
     """
     trainable = [index for index, each in enumerate(parameters) if each.trainable]
     measured = any(each.ready_seconds is not None for each in parameters)
@@ -71,8 +71,9 @@ def grouped(
     Args:
         parameters: all of the model, in the order of their registration.
         first_bytes: limit of the first bucket.
-        cap_bytes: limit of the others.
-        finds_unused: whether the program passes ``find_unused_parameters`` and no ``static_graph``: then torch keeps the first buckets.
+        cap_bytes: limit of the other buckets.
+        finds_unused: whether the program passes ``find_unused_parameters`` without ``static_graph``: torch then keeps its first
+            buckets.
     """
     trainable = [index for index, each in enumerate(parameters) if each.trainable]
     limits = [first_bytes, cap_bytes]

@@ -1,4 +1,4 @@
-"""What a profile of a model says, as data. docs/reference/model-profile.md explains each field to those who write other readers."""
+"""A model's profile as data. docs/reference/model-profile.md explains each field for authors of other readers."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Parameter:
     """A parameter of a layer, and its gradient, which has the same shape and dtype."""
 
     name: str
-    """Within its layer, such as ``weight``."""
+    """Its name within its layer, such as ``weight``."""
     shape: Sequence[int]
-    """Its lengths; a scalar has none."""
+    """Its lengths; empty for a scalar."""
     dtype: str
     """torch's name, a key of :data:`ELEMENT_BYTES`."""
     trainable: bool = True
     """Whether it requires a gradient."""
     ready_seconds: float | None = None
-    """From the beginning of the backward pass until the gradient is ready; None if it never was, or was not measured."""
+    """From the beginning of the backward pass until the gradient is ready; None if it never was ready, or was not measured."""
 
     @property
     def elements(self) -> int:
@@ -49,7 +49,7 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """Of the parameter, and of its gradient."""
+        """The bytes of the parameter, and of its gradient."""
         return self.elements * ELEMENT_BYTES[self.dtype]
 
 
@@ -58,22 +58,22 @@ class Layer:
     """A module that owns parameters."""
 
     name: str
-    """The module's name in the model, which has the empty name itself."""
+    """The module's name in the model; the model itself has an empty name."""
     parameters: Sequence[Parameter]
-    """At least one. Parameters that several layers share stand in the first of these."""
+    """At least one. A parameter that several layers share is in the first of these."""
     multiply_adds: int | None = None
-    """Of one forward pass of one sample; None in a profile that was measured."""
+    """Operations of one forward pass of one sample; None in a measured profile."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """Totals that others have published, to compare with."""
+    """Published totals, for comparison."""
 
     parameters: int
     """How many elements all parameters have."""
     source: str
     multiply_adds: int | None = None
-    """Of one forward pass of one sample, as its source rounds it."""
+    """Operations of one forward pass of one sample, rounded as in the source."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class Run:
     """Threads of one operation of torch."""
     ranks: int
     ranks_on_host: int
-    """They share the cores."""
+    """Ranks on this host, which share the cores."""
     rank: int
-    """The rank whose times these are."""
+    """The rank that was measured."""
     backend: str
-    """Of ``torch.distributed``, or ``none``."""
+    """The backend of ``torch.distributed``, or ``none``."""
     wrapper: str
     """``DistributedDataParallel`` or ``none``."""
     compiled: bool
@@ -104,12 +104,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians over steps, in seconds. The parts of one step add up to it; medians add up only nearly."""
+    """Medians over steps, in seconds. The parts of one step add up to the step; medians add up only approximately."""
 
     steps: int
-    """How many were measured."""
+    """The number of measured steps."""
     warm_up: int
-    """How many before them were not."""
+    """The number of earlier steps, which were not measured."""
     passes: int
     """Backward passes in a step."""
     step_seconds: float
@@ -121,24 +121,26 @@ class Measured:
     backward_seconds: float
     """From the beginning of the last backward pass to its last gradient."""
     tail_seconds: float
-    """From the last gradient to the end of the backward pass: under DDP, waiting for sums. Without sums it is work of DDP, such as copies, and waiting for the slowest rank."""
+    """From the last gradient to the end of the backward pass: under DDP, waiting for sums. Without sums it is DDP's own work,
+    such as copies, and waiting for the slowest rank."""
     optimizer_seconds: float
     other_seconds: float
     """Everything else: loading data, the loss, setting gradients to zero."""
     sums: bool = True
-    """Whether ranks summed gradients in these steps; their threads may have slowed computing down then."""
+    """Whether ranks summed gradients in these steps; if so, the threads for it can have slowed computing down."""
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """How DistributedDataParallel groups gradients. A bucket is a list of parameters' indices; buckets stand in the order of their sums."""
+    """How DistributedDataParallel groups gradients. A bucket is a list of parameters' indices; buckets are in the order of
+    their sums."""
 
     first_bytes: int
     cap_bytes: int
     initial: Sequence[Sequence[int]]
-    """Of the first step."""
+    """The buckets of the first step."""
     rebuilt: Sequence[Sequence[int]]
-    """From the second step on."""
+    """The buckets from the second step on."""
 
 
 @dataclass(frozen=True)
@@ -146,15 +148,15 @@ class Profile:
     """A model: its layers, and either operations (``published`` models) or seconds (``run``, ``measured``, ``buckets``)."""
 
     name: str
-    """The model's, such as its class."""
+    """The model's name, such as its class."""
     source: str
-    """Where the layers come from: a paper, or the command that was profiled."""
+    """The source of the layers: a paper, or the profiled command."""
     layers: Sequence[Layer]
-    """In the order of ``model.named_modules()``."""
+    """The layers, in the order of ``model.named_modules()``."""
     sample: str | None = None
     """The input for which operations are counted."""
     published: Published | None = None
-    """Totals to compare with."""
+    """Published totals, for comparison with this profile."""
     run: Run | None = None
     """Where and how it was measured."""
     measured: Measured | None = None
@@ -168,7 +170,7 @@ class Profile:
         return "operations" if self.measured is None else "seconds"
 
     def parameters(self) -> Iterator[Parameter]:
-        """All of them; a parameter's index is its place here."""
+        """All parameters; a parameter's index is its place here."""
         for layer in self.layers:
             yield from layer.parameters
 
@@ -179,5 +181,5 @@ class Profile:
 
     @property
     def multiply_adds(self) -> int:
-        """Of one forward pass of one sample; 0 in a profile that was measured."""
+        """Operations of one forward pass of one sample; 0 in a measured profile."""
         return sum(layer.multiply_adds or 0 for layer in self.layers)

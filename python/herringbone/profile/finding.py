@@ -1,4 +1,4 @@
-"""Finds the model that a script trains: the module that has all parameters of its optimizer and whose forward is called."""
+"""Finds the model that a script trains: the module with all parameters of the optimizer whose forward is called."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ __all__ = [
 ]
 
 SHARDED = ("FullyShardedDataParallel", "FSDPModule")
-"""Wrappers whose parameters lie on several ranks."""
+"""Wrappers that divide parameters among ranks."""
 
 
 def candidates(optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
     """The outermost modules that have all parameters of an optimizer.
 
     Raises:
-        ProfileError: only several modules together have them, or none does.
+        ProfileError: only several modules together have them, or no module has them.
     """
     wanted = parameters_of(optimizer)
     gc.collect()
-    # A class only: some objects of other libraries answer isinstance with code of theirs.
+    # Checked by class, because objects of some other libraries run their own code in isinstance.
     modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module) and "_modules" in each.__dict__]
     holding = [each for each in modules if wanted & {id(parameter) for parameter in each.parameters()}]
     inside = {id(child) for each in holding for child in each.children()}
@@ -51,13 +51,13 @@ def candidates(optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
         return found
     if not outermost:
         raise ProfileError(
-            f"{type(optimizer).__name__} updates {len(wanted)} parameters that no torch.nn.Module has: a profile is made of a "
+            f"{type(optimizer).__name__} updates {len(wanted)} parameters that no torch.nn.Module has: a profile describes a "
             "module's layers, so put them into one"
         )
     names = ", ".join(sorted(type(each).__name__ for each in outermost))
     raise ProfileError(
-        f"{type(optimizer).__name__} updates parameters of several models ({names}): a profile has one model, so put them into one "
-        "torch.nn.Module whose forward calls them, or profile a script that trains one of them"
+        f"{type(optimizer).__name__} updates parameters of several models ({names}), but a profile has one. Put them into one torch.nn.Module "
+        "whose forward calls them, or profile a script that trains one of them"
     )
 
 
@@ -67,7 +67,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
 
 
 def children_of(modules: Iterable[torch.nn.Module], wanted: set[int]) -> list[torch.nn.Module]:
-    """Modules right within these that have all wanted parameters, for wrappers whose own forward nobody calls."""
+    """Modules directly within these that have all wanted parameters, for wrappers whose own forward is never called."""
     found = [child for module in modules for child in module.children()]
     return [child for child in found if wanted <= {id(parameter) for parameter in child.parameters()}]
 
@@ -82,7 +82,7 @@ def inner(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether ``torch.compile`` made the module, or one within it."""
+    """Whether ``torch.compile`` made the module, or a module within it."""
     return any("_orig_mod" in each._modules or each._compiled_call_impl is not None for each in module.modules())
 
 
@@ -98,7 +98,8 @@ def wrapper_of(module: torch.nn.Module) -> DistributedDataParallel | None:
 
 
 def _owned(model: torch.nn.Module) -> Iterator[tuple[str, list[tuple[str, torch.nn.Parameter]]]]:
-    """Modules with parameters of their own, in the order of ``named_modules``; shared parameters stand in the first of them."""
+    """Modules with their own parameters, in the order of ``named_modules``; a shared parameter is in the first of its
+    modules."""
     seen: set[int] = set()
     for name, module in model.named_modules():
         own = []
@@ -114,20 +115,20 @@ def outline(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """All parameters of a model; a parameter's index is its place here.
 
     Raises:
-        ProfileError: it has some whose times cannot be taken.
+        ProfileError: some of them cannot be timed.
     """
     for module in model.modules():
         if type(module).__name__ in SHARDED or any(base.__name__ in SHARDED for base in type(module).__mro__):
             raise ProfileError(
-                "the model is sharded (FSDP), and no rank has its whole layers: profile the script with "
+                "the model is sharded (FSDP), so no rank has whole layers: profile the script with "
                 "DistributedDataParallel, or on one rank without a wrapper"
             )
     found = [parameter for _, own in _owned(model) for _, parameter in own]
     for parameter in found:
         if parameter.device.type != "cpu":
             raise ProfileError(
-                f"a parameter is on {parameter.device}: operations there run after the calls that start them, so the moments of "
-                "hooks are not theirs. Profiles are for models on the CPU; run the script with CUDA_VISIBLE_DEVICES= set to nothing"
+                f"a parameter is on {parameter.device}: operations there run after the calls that start them, so hooks do not "
+                "measure their times. Profiles are for models on the CPU; run the script with CUDA_VISIBLE_DEVICES set to nothing"
             )
         if _dtype(parameter) not in ELEMENT_BYTES:
             raise ProfileError(f"a parameter has the dtype {parameter.dtype}; a profile can have {', '.join(ELEMENT_BYTES)}")
@@ -139,7 +140,7 @@ def _dtype(parameter: torch.Tensor) -> str:
 
 
 def layers_of(model: torch.nn.Module, ready: dict[int, float]) -> list[Layer]:
-    """The layers of a model whose gradients are ready at these moments, by the indices of parameters."""
+    """The layers of a model; ``ready`` has the times of gradients by the indices of parameters."""
     layers, index = [], 0
     for name, own in _owned(model):
         parameters = []
@@ -152,19 +153,20 @@ def layers_of(model: torch.nn.Module, ready: dict[int, float]) -> list[Layer]:
 
 
 def reported_buckets(wrapper: DistributedDataParallel) -> list[list[int]]:
-    """The buckets that DDP has made in the order of arrival, as lists of places among trainable parameters; empty if it tells of none."""
+    """The buckets that DDP has made in the order of arrival, as lists of places among trainable parameters; empty if DDP
+    reports none."""
     reading: Any = wrapper
     reported: str = reading._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
     return [[int(word) for word in bucket.split()] for bucket in reported.split(",")] if reported else []
 
 
 def leave_sums_out(wrapper: DistributedDataParallel) -> None:
-    """Have DDP keep each rank's own gradients, with all that it does beside sums: buckets and copies.
+    """Let DDP keep each rank's own gradients. It still does all work except the sums, such as buckets and copies.
 
-    For each bucket the ranks sum one number in place of it, so that they stay in step and wait for the slowest one as they do in a training.
+    For each bucket the ranks sum one number instead, so that they stay in step and wait for the slowest one as in a training.
 
     Raises:
-        ProfileError: the script has a hook of its own for sums, and DDP has one at most.
+        ProfileError: the script has its own hook for sums, and DDP allows only one.
     """
 
     def kept(_: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -172,7 +174,7 @@ def leave_sums_out(wrapper: DistributedDataParallel) -> None:
         future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda _: bucket.buffer())
         return future
 
-    # DDP compares annotations with types, and here they are texts.
+    # DDP compares annotations with types, but here they are texts.
     kept.__annotations__.clear()
     try:
         wrapper.register_comm_hook(None, kept)
@@ -184,7 +186,7 @@ def leave_sums_out(wrapper: DistributedDataParallel) -> None:
 
 
 def buckets_of(wrapper: DistributedDataParallel, parameters: Sequence[Parameter], reported: Sequence[Sequence[int]]) -> Buckets:
-    """DDP's buckets: those that :func:`reported_buckets` has found, or else what its settings make of these parameters."""
+    """DDP's buckets: the ones from :func:`reported_buckets`, or else computed from its settings and these parameters."""
     ddp: Any = wrapper
     cap = int(ddp.bucket_bytes_cap)
     first = FIRST_BYTES if ddp.bucket_bytes_cap_default else cap

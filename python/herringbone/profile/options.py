@@ -13,8 +13,8 @@ __all__ = ["RANK", "Options", "parsed"]
 
 MOST_STEPS = 10_000
 RANK = "{rank}"
-"""Stands for the rank in the name of a file."""
-EXITS = """The script runs until enough steps are measured, and is stopped then. Start it as it is started without this:
+"""The placeholder for the rank in the name of a file."""
+EXITS = """The script runs until enough steps are measured, and is then stopped. Start it the same way as without profiling:
   python -m herringbone.profile train.py
   herringbone launch -n 4 -- python -m herringbone.profile train.py
   torchrun --nproc-per-node=4 -m herringbone.profile train.py
@@ -24,25 +24,25 @@ exit codes:
   1  no profile could be made, or its file could not be written
   2  unusable arguments
   3  it cannot start
-  else that of the script, if it failed"""
+  other  the script's exit code, if it failed"""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is run, and what is written."""
+    """The script to run, and the output to write."""
 
     script: Path
     arguments: Sequence[str]
-    """Of the script."""
+    """The script's arguments."""
     steps: int
     warm_up: int
     output: str
-    """A file, with :data:`RANK` where each rank's number belongs; else rank 0 alone writes one."""
+    """A file, with :data:`RANK` in place of each rank's number; without it only rank 0 writes a file."""
     json: bool
     sums: bool
     """Whether DDP sums gradients while steps are measured."""
     folder: Path
-    """Where the program was started; the script may move elsewhere."""
+    """The folder in which the program was started; the script can change to another one."""
 
     def writes(self, rank: int) -> Path | None:
         """The file of a rank, from :attr:`folder`, or None."""
@@ -50,7 +50,7 @@ class Options:
 
 
 def parsed(words: Sequence[str]) -> Options:
-    """The options of a command line. What cannot be used ends the program with status 2 and the reason."""
+    """The options of a command line. An unusable one ends the program with status 2 and the reason."""
     parser = argparse.ArgumentParser(
         prog="python -m herringbone.profile",
         description="Runs a training script for some steps, and writes a profile of its model.",
@@ -59,12 +59,12 @@ def parsed(words: Sequence[str]) -> Options:
         allow_abbrev=False,
     )
     parser.add_argument("--steps", type=_count(1), default=20, metavar="N", help="steps to measure [default: 20]")
-    help_text = "steps before them, the first two of which find the model [default: 5]"
+    help_text = "steps before the measured ones; the first two find the model [default: 5]"
     parser.add_argument("--warm-up", type=_count(2), default=5, metavar="N", help=help_text)
-    help_text = f"file to write; with {RANK} in its name, each rank writes one, else rank 0 does [default: profile.json]"
+    help_text = f"file to write; with {RANK} in its name each rank writes one, otherwise only rank 0 [default: profile.json]"
     parser.add_argument("--output", default="profile.json", metavar="FILE", help=help_text)
-    parser.add_argument("--json", action="store_true", help="print the profile as one line of JSON, in place of a summary")
-    help_text = "leave DDP's sums of gradients out, so that the profile has computing alone: the training's results are of no use"
+    parser.add_argument("--json", action="store_true", help="print the profile as one line of JSON instead of a summary")
+    help_text = "leave out DDP's sums of gradients, so that only computing is profiled; the training's results are useless then"
     parser.add_argument("--without-sums", action="store_true", help=help_text)
     parser.add_argument("script", type=Path, help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")

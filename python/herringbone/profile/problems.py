@@ -1,4 +1,4 @@
-"""What keeps a script from being profiled, and what ends one that has been."""
+"""The error for a script that cannot be profiled, and the exception that stops a profiled script."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class ProfileError(Exception):
 
 
 class Stopped(BaseException):
-    """Ends a script from within: enough steps are measured, or ``problem`` says why none can be.
+    """Ends a script from within: enough steps are measured, or ``problem`` explains why none can be.
 
-    It is no :class:`Exception`, so that a script that handles those does not go on; its ``finally`` blocks run.
+    It is not an :class:`Exception`, so that a script that catches those does not continue; its ``finally`` blocks run.
     """
 
     def __init__(self, problem: str | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Reads profiles that anybody may have written. What does not fit the format is refused, by the place in the file and what it should be."""
+"""Reads profiles from any source. If a part does not fit the format, the error names its place in the file and what is
+expected."""
 
 from __future__ import annotations
 
@@ -17,35 +18,35 @@ from .writing import FORMAT, VERSION, is_control
 __all__ = ["MOST_BYTES", "MOST_PARAMETERS", "FormatError", "parsed", "read"]
 
 MOST_BYTES = 16 << 20
-"""Of a file."""
+"""The most bytes of a file."""
 MOST_PARAMETERS = 100_000
-"""Of a model; it has at most as many layers."""
+"""The most parameters of a model, and the most layers."""
 MOST_CHARACTERS = 1000
-"""Of a text."""
+"""The most characters of a text."""
 MOST_LENGTHS = 16
-"""Of a shape."""
+"""The most dimensions of a shape."""
 MOST_NUMBER = 1 << 53
-"""Above every whole number: other readers hold them as floats."""
+"""Whole numbers are below this, because other readers store them as floats."""
 TIMINGS = {"operations": {"sample", "published"}, "seconds": {"run", "measured", "buckets"}}
-"""Keys that only profiles of one timing have."""
+"""Keys that only profiles with one kind of timing have."""
 T = TypeVar("T")
 
 
 class FormatError(ValueError):
-    """A file is no profile of a model, or has something that none can have. The text says where, and what belongs there."""
+    """A file is not a model's profile, or has an invalid part. The text names the place, and what belongs there."""
 
 
 def read(path: Path | str) -> Profile:
     """The profile in a file of at most 16 MiB.
 
     Raises:
-        FormatError: it is no profile.
+        FormatError: it is not a profile.
         OSError: it cannot be read.
     """
-    # A FIFO without a writer would keep a reader waiting.
+    # Reading a FIFO without a writer would wait forever.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise FormatError(f"{path} is no regular file: name the file of a profile")
+            raise FormatError(f"{path} is not a regular file: pass the file of a profile")
         data = file.read(MOST_BYTES + 1)
     try:
         return parsed(data)
@@ -54,10 +55,10 @@ def read(path: Path | str) -> Profile:
 
 
 def parsed(data: bytes) -> Profile:
-    """The profile that a file of these bytes has.
+    """The profile in these bytes of a file.
 
     Raises:
-        FormatError: there is none.
+        FormatError: they are not a profile.
     """
     if len(data) > MOST_BYTES:
         raise FormatError(f"the file has more than {MOST_BYTES >> 20} MiB, which no profile has")
@@ -66,7 +67,7 @@ def parsed(data: bytes) -> Profile:
     except FormatError:
         raise
     except (RecursionError, ValueError) as error:
-        raise FormatError(f"this is no JSON in UTF-8: {error}") from None
+        raise FormatError(f"this is not JSON in UTF-8: {error}") from None
     return _profile(whole)
 
 
@@ -78,12 +79,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise FormatError(f"{name} is no number of JSON; leave such steps out")
+    raise FormatError(f"{name} is not a number in JSON; leave such steps out")
 
 
 def _profile(whole: Any) -> Profile:
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise FormatError(f'this is no profile of a model: it would begin with {{"format": "{FORMAT}"')
+        raise FormatError(f'this is not a profile of a model, which begins with {{"format": "{FORMAT}"')
     # True and 1.0 are equal to 1.
     if type(whole.get("version")) is not int or whole["version"] != VERSION:
         raise FormatError(f"its version is {_shown(whole.get('version'))}, and this program reads version {VERSION}")
@@ -132,7 +133,7 @@ def _parameter(where: str, given: Any, timing: str) -> Parameter:
     _keys(where, given, needed, needed | {"trainable"} | ({"ready_seconds"} if timing == "seconds" else set()))
     trainable = _flag(f"{where}.trainable", given.get("trainable", True))
     if timing == "seconds" and trainable != ("ready_seconds" in given):
-        has = "no ready_seconds; null says that no gradient came" if trainable else "ready_seconds, but is not trainable"
+        has = "no ready_seconds; null means that no gradient came" if trainable else "ready_seconds, but is not trainable"
         raise FormatError(f"{where} has {has}")
     shape = tuple(_whole(f"{where}.shape", length) for length in _list(f"{where}.shape", given["shape"], MOST_LENGTHS))
     dtype = given["dtype"]
@@ -142,7 +143,7 @@ def _parameter(where: str, given: Any, timing: str) -> Parameter:
     seconds = None if ready is None else _seconds(f"{where}.ready_seconds", ready)
     found = Parameter(_text(f"{where}.name", given["name"]), shape, dtype, trainable, seconds)
     if found.bytes != _whole(f"{where}.bytes", given["bytes"]):
-        raise FormatError(f"{where}.bytes is {given['bytes']}, and {list(shape)} of {dtype} has {found.bytes}")
+        raise FormatError(f"{where}.bytes is {given['bytes']}, but {list(shape)} of {dtype} has {found.bytes}")
     return found
 
 
@@ -165,7 +166,7 @@ def _buckets(given: Any, parameters: Sequence[Parameter]) -> Buckets:
 
 
 def _record(where: str, kind: Callable[..., T], given: Any) -> T:
-    """An object whose values are texts, numbers and flags, as the dataclass of its name."""
+    """An object of texts, numbers and flags, as an instance of its dataclass."""
     fields = {each.name: each for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
     needed = {name for name, each in fields.items() if each.default is dataclasses.MISSING}
     _keys(where, given, needed, set(fields))
@@ -175,20 +176,20 @@ def _record(where: str, kind: Callable[..., T], given: Any) -> T:
 
 
 def _keys(where: str, given: Any, needed: set[str], allowed: set[str]) -> None:
-    """Refuse what is no object, lacks a key, or has one that the format does not know."""
+    """Refuse a value that is not an object, lacks a key, or has an unknown one."""
     if not isinstance(given, dict):
         raise FormatError(f"{where} is {_shown(given)}, not an object")
     for missing in sorted(needed - given.keys()):
         raise FormatError(f"{where} lacks {_shown(missing)}")
     for unknown in sorted(given.keys() - allowed):
-        raise FormatError(f"{where} has {_shown(unknown)}, which does not belong there; it can have {', '.join(sorted(allowed))}")
+        raise FormatError(f"{where} has the unknown key {_shown(unknown)}; it can have {', '.join(sorted(allowed))}")
 
 
 def _list(where: str, given: Any, most: int) -> list[Any]:
     if not isinstance(given, list):
         raise FormatError(f"{where} is {_shown(given)}, not a list")
     if len(given) > most:
-        raise FormatError(f"{where} has {len(given)} entries, and at most {most} fit there")
+        raise FormatError(f"{where} has {len(given)} entries, but at most {most} are allowed")
     return given
 
 
@@ -199,9 +200,9 @@ def _text(where: str, given: Any) -> str:
 
 
 def _line(where: str, given: Any) -> str:
-    """A text that is printed, so that it has nothing by which terminals are controlled."""
+    """A text that is printed, so it must not contain control characters of terminals."""
     if any(is_control(letter) for letter in _text(where, given)):
-        raise FormatError(f"{where} is {_shown(given)}, which has a line's end or another control character")
+        raise FormatError(f"{where} is {_shown(given)}, which has a line break or another control character")
     return str(given)
 
 

@@ -1,4 +1,4 @@
-"""Runs a script as ``python script.py`` does, in this process, and says how it ended."""
+"""Runs a script in this process as ``python script.py`` does, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .problems import Stopped
 __all__ = ["Ended", "run"]
 
 INTERRUPTED = 130
-"""What a shell says of a program that Ctrl-C has ended."""
+"""A shell's exit code for a program that Ctrl-C has ended."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Ended:
     """How a script ended."""
 
     status: int
-    """Its exit code; 0 also if it was stopped from within."""
+    """Its exit code; 0 if it was stopped from within."""
     problem: str | None = None
-    """Why it was stopped before its end, if not because it was enough."""
+    """Why it was stopped early, if not because enough steps were measured."""
 
 
 def run(script: Path, arguments: Sequence[str]) -> Ended:
-    """Run a script with these arguments. An error that it raises is shown as Python shows it, without frames of ours."""
+    """Run a script with these arguments. Its errors are shown as Python shows them, without this module's frames."""
     sys.argv = [str(script), *arguments]
     if not getattr(sys.flags, "safe_path", False):
         # `python -m` has put the working folder there, `python script.py` would have put the script's.
@@ -63,5 +63,5 @@ def _show(error: BaseException, script: Path) -> None:
     frames: types.TracebackType | None = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
         frames = frames.tb_next
-    # A script may have set a hook of its own. A syntax error has no frame in it.
+    # The script can have set its own hook. A syntax error has no frame in the script.
     sys.excepthook(type(error), error.with_traceback(frames), frames)

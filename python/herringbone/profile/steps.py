@@ -1,4 +1,4 @@
-"""What the moments of a training mean: its steps, the parts of each, and their medians. Pure: each call says what time it is."""
+"""Turns the times of a training into its steps, their parts, and medians. Pure: each call passes the time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Pass:
     tail: float = 0.0
     """From its last gradient to its end."""
     ready: dict[int, float] = field(default_factory=dict)
-    """When gradients were ready, from its beginning, by the indices of parameters."""
+    """The times at which gradients were ready, from its beginning, by the indices of parameters."""
 
     @property
     def seconds(self) -> float:
-        """All that it took."""
+        """The total time."""
         return self.forward + self.backward + self.tail
 
 
@@ -40,7 +40,7 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """All that it took."""
+        """The total time."""
         return self.ended - self.began
 
     @property
@@ -50,25 +50,25 @@ class Step:
 
     @property
     def other(self) -> float:
-        """What is no pass and no optimizer's step."""
+        """Everything except passes and optimizers' steps."""
         return self.seconds - self.optimizer - sum(each.seconds for each in self.passes)
 
     def ready(self) -> dict[int, float]:
-        """When gradients were ready, from the beginning of the last pass; 0 if an earlier pass made them."""
+        """The times at which gradients were ready, from the beginning of the last pass; 0 if an earlier pass computed them."""
         earlier = {index: 0.0 for each in self.passes[:-1] for index in each.ready}
         return earlier | self.passes[-1].ready
 
 
 class Recorder:
-    """Makes steps of moments, which are seconds of one clock.
+    """Builds steps from times, which are seconds of one clock.
 
-    A step is over when the model's forward begins again after an optimizer's step, so all steps of several optimizers belong to it. A forward
-    and a backward pass within an optimizer's step, in its closure, are not the optimizer's time.
+    A step is over when the model's forward begins again after an optimizer's step, so steps of several optimizers belong to one
+    step. Forward and backward passes within an optimizer's step, in its closure, are not included in the optimizer's time.
     """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        """Those that are over and had a backward pass."""
+        """The completed steps that had a backward pass."""
         self._step: Step | None = None
         self._pass = Pass()
         self._forward: float | None = None
@@ -80,15 +80,15 @@ class Recorder:
 
     @property
     def in_backward(self) -> bool:
-        """Whether a backward pass is under way."""
+        """Whether a backward pass is running."""
         return self._backward is not None
 
     def step_begins(self, now: float) -> None:
-        """The first step begins."""
+        """Called when the first step begins."""
         self._step = Step(now, now)
 
     def forward_begins(self, now: float) -> bool:
-        """The model's forward begins; whether a step is over."""
+        """Called when the model's forward begins; returns whether a step is over."""
         if self._step is None or self._backward is not None:
             return False
         over = self._close()
@@ -97,12 +97,12 @@ class Recorder:
         return over
 
     def finish(self) -> None:
-        """The training is over: so is its last step, if an optimizer has stepped in it."""
+        """Called when the training is over; this also ends the last step, if an optimizer has stepped in it."""
         self._close()
         self._step = None
 
     def _close(self) -> bool:
-        """End the step if an optimizer has stepped in it; whether one has."""
+        """End the step if an optimizer has stepped in it; returns whether one has."""
         if self._step is None or self._step.ended <= self._step.began:
             return False
         if self._step.passes:
@@ -111,7 +111,7 @@ class Recorder:
         return True
 
     def forward_ends(self, now: float) -> None:
-        """The model's forward is over."""
+        """Called when the model's forward is over."""
         if self._forward is not None:
             self._pass.forward += now - self._forward
             if self._optimizer is not None:
@@ -119,19 +119,19 @@ class Recorder:
             self._forward = None
 
     def backward_begins(self, now: float) -> None:
-        """A backward pass begins, maybe within another one."""
+        """Called when a backward pass begins, possibly within another one."""
         self._depth += 1
         if self._depth == 1:
             self._backward = self._last = now
 
     def gradient_ready(self, index: int, now: float) -> None:
-        """The gradient of a parameter is ready."""
+        """Called when the gradient of a parameter is ready."""
         if self._backward is not None:
             self._pass.ready[index] = now - self._backward
             self._last = now
 
     def backward_ends(self, now: float) -> None:
-        """A backward pass is over."""
+        """Called when a backward pass is over."""
         self._depth = max(0, self._depth - 1)
         if self._depth or self._backward is None:
             return
@@ -144,11 +144,11 @@ class Recorder:
         self._pass, self._backward = Pass(), None
 
     def optimizer_begins(self, now: float) -> None:
-        """An optimizer's step begins."""
+        """Called when an optimizer's step begins."""
         self._optimizer, self._within = now, 0.0
 
     def optimizer_ends(self, now: float) -> None:
-        """An optimizer's step is over."""
+        """Called when an optimizer's step is over."""
         if self._optimizer is not None and self._step is not None:
             self._step.optimizer += now - self._optimizer - self._within
             self._step.ended = now
@@ -156,7 +156,7 @@ class Recorder:
 
 
 def measured(steps: Sequence[Step], warm_up: int, sums: bool) -> Measured:
-    """Medians over steps, of which there is at least one, and in which there were sums of gradients or not."""
+    """Medians over at least one step; ``sums``: whether gradients were summed in the steps."""
 
     def middle(part: Callable[[Step], float]) -> float:
         return max(0.0, _rounded(statistics.median(part(step) for step in steps)))
@@ -177,7 +177,8 @@ def measured(steps: Sequence[Step], warm_up: int, sums: bool) -> Measured:
 
 
 def ready(steps: Sequence[Step]) -> dict[int, float]:
-    """When gradients are ready, from the beginning of the last backward pass, by the indices of parameters: medians over steps."""
+    """Medians over steps of the times at which gradients are ready, from the last backward pass's beginning, by parameters'
+    indices."""
     moments: dict[int, list[float]] = {}
     for step in steps:
         for index, moment in step.ready().items():
@@ -186,5 +187,5 @@ def ready(steps: Sequence[Step]) -> dict[int, float]:
 
 
 def _rounded(seconds: float) -> float:
-    """Seconds to nanoseconds, which is what the clock gives."""
+    """Seconds rounded to nanoseconds, the clock's resolution."""
     return round(seconds, 9)

@@ -1,4 +1,4 @@
-"""What is printed of a profile."""
+"""The printed summary of a profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABOUT = {
 
 
 def summary(profile: Profile) -> str:
-    """A measured profile in some lines."""
+    """A measured profile as a few lines."""
     run, measured = profile.run, profile.measured
     assert run is not None and measured is not None
     count = sum(1 for _ in profile.parameters())

@@ -1,4 +1,4 @@
-"""Hears a script's training: hooks on the model, its parameters and optimizers tell a :class:`Recorder` the time."""
+"""Observes a script's training: hooks on the model, its parameters and optimizers pass times to a :class:`Recorder`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """From :meth:`install` to :meth:`remove` it hears a training, and stops it when it has enough steps.
+    """From :meth:`install` to :meth:`remove` it observes a training, and stops it when it has enough steps.
 
-    The first optimizer's step shows whose parameters are trained, and the next forward which of the modules that have them is the model.
-    Until then nothing is hooked but optimizers and ``torch.autograd.backward``.
+    The first step of an optimizer shows which parameters are trained. The next forward shows which of the modules with these
+    parameters is the model. Until then only optimizers and ``torch.autograd.backward`` are hooked.
     """
 
     def __init__(self, warm_up: int, steps: int, on_model: Callable[[], None] = lambda: None, sums: bool = True) -> None:
-        """``on_model`` is called when the model is found, while the script's process group exists. Without ``sums`` DDP sums no more from then on."""
+        """``on_model`` is called when the model is found, while the script's process group exists. Without ``sums`` DDP stops
+        summing then."""
         self.warm_up, self._most, self._on_model, self._sums = warm_up, steps, on_model, sums
         self.outermost: torch.nn.Module | None = None
         """The model, in its wrappers, once it is found."""
         self.wrapper: DistributedDataParallel | None = None
-        """The one around the model, if there is one."""
+        """The DistributedDataParallel around the model, if there is one."""
         self.reported: list[list[int]] = []
-        """What DDP tells of its buckets, as :func:`finding.reported_buckets` has it."""
+        """DDP's report about its buckets, as from :func:`finding.reported_buckets`."""
         self.backwards = 0
         """Backward passes so far."""
         self._recorder = Recorder()
@@ -56,7 +57,7 @@ class Watch:
 
     @property
     def seen(self) -> int:
-        """Steps so far, with those of the warm-up."""
+        """Steps so far, including the warm-up."""
         return self._search.rounds + len(self._recorder.steps)
 
     @property
@@ -64,21 +65,22 @@ class Watch:
         return max(0, self.warm_up - self._search.rounds)
 
     def install(self) -> None:
-        """Begin to hear, in this process alone: a process that the script forks trains as it would without this."""
+        """Begin to observe, in this process only: a process that the script forks trains as without this."""
         in_child = weakref.WeakMethod(self.remove)
         os.register_at_fork(after_in_child=lambda: (remove := in_child()) and remove())
         before, after = register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)
         self._undo += [before.remove, after.remove, self._wrap_backward()]
 
     def remove(self) -> None:
-        """Hear no more; the script runs as without this. A last step is over, if an optimizer has stepped in it."""
+        """Stop observing; the script then runs as without this. The last step is completed, if an optimizer has stepped in
+        it."""
         self._recorder.finish()
         self._search.close()
         while self._undo:
             self._undo.pop()()
 
     def _wrap_backward(self) -> Callable[[], None]:
-        """Hear ``torch.autograd.backward``, which ``Tensor.backward`` calls; what this returns undoes it."""
+        """Observe ``torch.autograd.backward``, which ``Tensor.backward`` calls; the returned function undoes this."""
         original = torch.autograd.backward
 
         @functools.wraps(original)
@@ -103,8 +105,8 @@ class Watch:
             return
         if self._recorder.in_backward:
             self._stop(
-                f"{type(optimizer).__name__} steps within the backward pass, so neither has a time of its own: step it after "
-                "backward() for the profile"
+                f"{type(optimizer).__name__} steps within the backward pass, so their times cannot be separated: for the profile, step it "
+                "after backward()"
             )
         self._recorder.optimizer_begins(time.perf_counter())
 
@@ -125,7 +127,7 @@ class Watch:
             self._stop(str(problem))
 
     def _chosen(self, module: torch.nn.Module) -> None:
-        """A forward of this module begins: it is the model, or a wrapper of it."""
+        """Called when a forward of this module begins: it is the model, or a wrapper of it."""
         if self.outermost is not None or not torch.is_grad_enabled():
             return
         self.outermost = module
@@ -158,7 +160,7 @@ class Watch:
                 self._stop(None)
 
     def _ask_buckets(self) -> None:
-        """Ask DDP for its buckets, which it makes in the second step, and of which it tells as long as its group exists."""
+        """Ask DDP for its buckets. It makes them in the second step, and reports them as long as its group exists."""
         if self.wrapper is not None and not self.reported:
             self.reported = finding.reported_buckets(self.wrapper)
 
@@ -183,7 +185,7 @@ class _Search:
         self._undo: list[Callable[[], None]] = []
 
     def step(self, optimizer: torch.optim.Optimizer, chosen: Callable[[torch.nn.Module], None]) -> None:
-        """An optimizer has stepped, and no candidate's forward was called since the last time."""
+        """Called when an optimizer has stepped without a forward of any candidate since its last step."""
         if self._first is None:
             self._first = optimizer
             self._candidates = finding.candidates(optimizer)
@@ -203,18 +205,18 @@ class _Search:
             self._undo.append(around(module, functools.partial(chosen, module), lambda: None))
 
     def check(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
-        """Refuse an optimizer of another model."""
+        """Refuse an optimizer for another model."""
         if model is None or id(optimizer) in self._checked:
             return
         self._checked.add(id(optimizer))
         if not finding.parameters_of(optimizer) <= {id(parameter) for parameter in model.parameters()}:
             raise ProfileError(
                 f"{type(optimizer).__name__} updates parameters that {type(finding.inner(model)).__name__} does not have, so the script trains several "
-                "models: a profile has one, so put them into one torch.nn.Module, or profile a script that trains one of them"
+                "models. A profile has one: put them into one torch.nn.Module, or profile a script that trains one of them"
             )
 
     def close(self) -> None:
-        """The search is over, and its last step counts as one that was seen."""
+        """End the search; its last step is included in the steps that were seen."""
         if not self.closed and self._first is not None:
             self.rounds += 1
         self.closed = True
@@ -226,9 +228,9 @@ class _Search:
 
 
 def around(module: torch.nn.Module, before: Callable[[], None], after: Callable[[], None]) -> Callable[[], None]:
-    """Call these before and after each call of a module; what this returns undoes it.
+    """Call these functions before and after each call of a module; the returned function undoes this.
 
-    Hooks of a module that ``module.compile()`` has compiled would be compiled with it, so its call is wrapped.
+    If ``module.compile()`` has compiled the module, hooks would be compiled with it, so its call is wrapped instead.
     """
     compiled = module._compiled_call_impl
     if compiled is None:
@@ -260,7 +262,7 @@ def around(module: torch.nn.Module, before: Callable[[], None], after: Callable[
     def restore() -> None:
         nonlocal listening
         listening = False
-        # Another one may be around this one, and goes on.
+        # Another wrapper can be around this one, and continues.
         if module._compiled_call_impl is heard:
             module._compiled_call_impl = compiled
 

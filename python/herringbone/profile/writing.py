@@ -1,4 +1,4 @@
-"""A profile as the text of its file."""
+"""Writes a profile as the text of its file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT, VERSION = "herringbone model profile", 1
 
 
 def is_control(letter: str) -> bool:
-    """Whether a letter ends a line or controls a terminal. A model's name, which is printed, has none."""
+    """Whether a character ends a line or controls a terminal. A model's name, which is printed, has no such character."""
     return unicodedata.category(letter) == "Cc"
 
 
@@ -51,7 +51,7 @@ def _parameter(parameter: Parameter, timing: str) -> dict[str, Any]:
 
 
 def text(profile: Profile) -> str:
-    """The file of a profile: a line for each key, and for each layer."""
+    """The text of a profile's file: a line for each key, and for each layer."""
     lines = []
     for key, value in as_object(profile).items():
         if key == "layers":

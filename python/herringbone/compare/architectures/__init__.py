@@ -1,7 +1,7 @@
-"""The architectures that can be compared: what each needs, and which module trains under it.
+"""The architectures that can be compared: the processes that each needs, and the module that trains under it.
 
-This list needs no torch. A module of the list has a function ``make(model, context)``, which returns a
-:class:`~herringbone.compare.architectures.context.Trainer`; a rank imports it when it is to train so.
+This list needs no torch. Each module in it has a function ``make(model, context)``, which returns a
+:class:`~herringbone.compare.architectures.context.Trainer`; a rank imports the module when it trains under the architecture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..ranges import shown, whole_within
 __all__ = ["ARCHITECTURES", "Architecture", "Choice", "chosen", "described"]
 
 MOST_ARGUMENT = 1_000_000
-"""The largest number behind a name: nobody trains for more steps."""
+"""The largest number behind a name, which is the largest number of steps."""
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,22 @@ class Architecture:
 
     name: str
     about: str
-    """What it does, for the help and the page."""
+    """Its description, for the help and the page."""
     module: str
-    """The module of this package that has its ``make``."""
+    """The module of this package with its ``make``."""
     helpers: str = ""
-    """Which processes it needs next to its workers: ``"reducers"``, ``"tables"`` or none."""
+    """The processes that it needs in addition to workers: ``"reducers"``, ``"tables"`` or none."""
     argument: str = ""
-    """What the number behind its name means, if it takes one."""
+    """The meaning of the number behind its name, if it takes one."""
     default: int = 0
-    """That number if the name has none."""
+    """The default of this number."""
     least: int = 1
-    """The smallest such number."""
+    """The smallest allowed number."""
     in_step: bool = True
     """Whether all workers have to make the same number of steps."""
     exchange: str = ""
-    """What moves: ``"sum"`` of all gradients in each step, ``"average"`` each ``argument`` steps, ``"rows"`` of tables. ``""``: it depends."""
+    """The data that it moves: ``"sum"`` of all gradients in each step, ``"average"`` every ``argument`` steps, ``"rows"`` of
+    tables; ``""``: it depends."""
 
 
 ARCHITECTURES = (
@@ -46,14 +47,14 @@ ARCHITECTURES = (
     ),
     Architecture(
         "parameter-server",
-        "parameters live on servers, which wait in each step for the gradients of all workers",
+        "parameters are on servers, which wait in each step for the gradients of all workers",
         "served",
         "tables",
         exchange="rows",
     ),
     Architecture(
         "async",
-        "parameters live on servers, and no worker waits for another one",
+        "parameters are on servers, and no worker waits for another one",
         "served",
         "tables",
         in_step=False,
@@ -61,7 +62,7 @@ ARCHITECTURES = (
     ),
     Architecture(
         "async-scaled",
-        "as async, but a gradient counts less the staler it is",
+        "like async, but staler gradients have less weight",
         "scaled",
         "tables",
         in_step=False,
@@ -69,7 +70,7 @@ ARCHITECTURES = (
     ),
     Architecture(
         "bounded",
-        "as async, but no worker is more than N steps ahead of the slowest one",
+        "like async, but no worker is more than N steps ahead of the slowest one",
         "served",
         "tables",
         argument="N, the steps",
@@ -82,7 +83,7 @@ ARCHITECTURES = (
         "shards",
         "gradients of N shards, whose sums have the same bits on any number of workers",
         "sharded",
-        argument="N, the shards; without it as many as workers",
+        argument="N, the number of shards, by default the number of workers",
         exchange="sum",
     ),
     Architecture(
@@ -95,14 +96,14 @@ ARCHITECTURES = (
     ),
     Architecture(
         "post-local-sgd",
-        "a quarter of the steps with all gradients summed, then as local-sgd",
+        "all gradients are summed in the first quarter of the steps; then like local-sgd",
         "averaged",
         argument="H, the steps",
         default=8,
     ),
     Architecture(
         "diloco",
-        "as local-sgd, but an outer optimizer with momentum takes each difference as a gradient",
+        "like local-sgd, but an outer optimizer with momentum uses each difference as a gradient",
         "averaged",
         argument="H, the steps",
         default=8,
@@ -119,7 +120,7 @@ ARCHITECTURES = (
 
 @dataclass(frozen=True)
 class Choice:
-    """An architecture that was asked for, and the number behind its name."""
+    """A requested architecture, and the number behind its name."""
 
     architecture: Architecture
     argument: int
@@ -135,7 +136,7 @@ class Choice:
 
 
 def described() -> list[str]:
-    """A line for each architecture: how it is written, and what it does."""
+    """A line for each architecture: its name on the command line, and its description."""
     names = [f"{each.name}[:{each.argument[0]}]" if each.argument else each.name for each in ARCHITECTURES]
     width = max(map(len, names))
     return [f"{name:{width}}  {each.about}" for name, each in zip(names, ARCHITECTURES)]
@@ -145,12 +146,14 @@ def chosen(word: str) -> Choice:
     """The architecture that a word like ``bounded:4`` names.
 
     Raises:
-        ValueError: there is none of the name, or its number cannot be; the text lists what is possible.
+        ValueError: no architecture has the name, or its number is invalid; the text lists the possible ones.
     """
     name, separator, text = word.partition(":")
     found = next((each for each in ARCHITECTURES if each.name == name), None)
     if found is None:
-        raise ValueError(f"there is no architecture {shown(name)!r}; there are {', '.join(each.name for each in ARCHITECTURES)}")
+        raise ValueError(
+            f"there is no architecture {shown(name)!r}; choose from {', '.join(each.name for each in ARCHITECTURES)}"
+        )
     if not separator:
         return Choice(found, found.default)
     if not found.argument:
@@ -158,5 +161,5 @@ def chosen(word: str) -> Choice:
     number = whole_within(text, found.least, MOST_ARGUMENT)
     if number is None:
         wanted = f"{found.argument}, a whole number from {found.least} to {MOST_ARGUMENT}"
-        raise ValueError(f"{shown(word)}: behind {name}: comes {wanted}")
+        raise ValueError(f"{shown(word)}: write {name}: and then {wanted}")
     return Choice(found, number)

@@ -1,4 +1,4 @@
-"""Averages of parameters now and then: LocalSGD, PostLocalSGD and DiLoCo of :mod:`herringbone.optim`."""
+"""Periodic averages of parameters: LocalSGD, PostLocalSGD and DiLoCo of :mod:`herringbone.optim`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .summed import optimizer_of
 __all__ = ["make"]
 
 WARM_UP = 0.25
-"""The share of all steps in which post-local-sgd averages gradients."""
+"""The fraction of all steps in which post-local-sgd averages gradients."""
 
 
 class Averaged(Stepping):
-    """Each worker trains by itself, and an averaging is told of each step by the optimizer."""
+    """Each worker trains by itself, and the optimizer notifies the averaging of each step."""
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
@@ -38,12 +38,12 @@ class Averaged(Stepping):
 
     def finish(self) -> None:
         """Averages once more if the training ends within a round."""
-        # A round of diloco without a step would follow its momentum alone.
+        # A round of diloco without a step would follow only its momentum.
         if self.context.name != "diloco" or self._made % self.context.argument:
             self._averaging.sync()
 
     def close(self) -> None:
-        """Leaves the optimizer."""
+        """Ends the averaging."""
         self._averaging.close()
 
 

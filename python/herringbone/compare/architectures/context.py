@@ -1,4 +1,4 @@
-"""What a rank tells the module that trains under an architecture, and what that gives it."""
+"""The interface between a rank and the module that trains under an architecture."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Context:
     argument: int
     """The number behind the architecture's name."""
     name: str
-    """The architecture's."""
+    """The architecture's name."""
     learning_rate: float
     momentum: float
     steps: int
-    """About how many steps there will be."""
+    """The approximate number of steps."""
     seed: int
     servers: list[str]
     """Addresses of the servers of tables, if the architecture has some."""
@@ -40,33 +40,34 @@ class Moved:
 
 @dataclass
 class Trainer:
-    """What ``make`` returns: one worker's training under an architecture. This class moves nothing: a base for others."""
+    """The result of ``make``: one worker's training under an architecture. This base class moves nothing."""
 
     model: Any
     context: Context
     moved: Moved = field(default_factory=Moved)
     spans: list[tuple[float, float]] = field(default_factory=list)
-    """Of an architecture with stale gradients: for each step when this worker had its parameters and when its update was taken.
+    """For an architecture with stale gradients: for each step, when this worker got its parameters and when its update was
+    accepted.
 
     Both are seconds of the monotonic clock, which all processes of a machine share.
     """
 
     def step(self, number: int, pause: Callable[[], None]) -> float:
-        """Makes step ``number``, counted from 0, and returns this worker's loss; ``pause()`` is where a slow worker sleeps."""
+        """Makes step ``number``, counted from 0, and returns this worker's loss; a slow worker sleeps in ``pause()``."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Waits until all workers have ended their last step, and puts the parameters of the result into the model."""
+        """Waits until all workers have ended their last step, and loads the resulting parameters into the model."""
 
     def close(self) -> None:
         """Leaves the servers, if there are some."""
 
 
 class Stepping(Trainer):
-    """A gradient of this worker's samples, a pause, and then all that moves is in the optimizer's step."""
+    """Computes a gradient of this worker's samples, pauses, and moves all data in the optimizer's step."""
 
     optimizer: Any
-    """As torch has it; a subclass makes it."""
+    """An optimizer of torch, which a subclass makes."""
 
     def step(self, number: int, pause: Callable[[], None]) -> float:
         """The pause is between computing and :meth:`update`."""

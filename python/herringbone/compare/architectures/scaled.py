@@ -1,4 +1,4 @@
-"""Asynchronous updates on servers that count less the staler they are: AsyncSGD of :mod:`herringbone.optim`."""
+"""Asynchronous updates on servers, with less weight for staler gradients: AsyncSGD of :mod:`herringbone.optim`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Scaled(Stepping):
         self._pulled = time.monotonic()
 
     def update(self) -> None:
-        """The step pushes first. It says no moment between its push and its pull."""
+        """The step pushes first. It does not report the time between its push and its pull."""
         pushed = time.monotonic()
         super().update()
         self.spans.append((self._pulled, pushed))

@@ -37,7 +37,7 @@ class Served(Trainer):
 
     def _opened(self) -> Table:
         consistency = {"parameter-server": "sync", "async": "async"}.get(self.context.name, self.context.argument)
-        # A mean of gradients changes the parameters, be they pushed together or one after the other.
+        # The mean of gradients changes the parameters, whether they are pushed together or one after the other.
         numbers = {"learning_rate": self.context.learning_rate, "momentum": self.context.momentum}
         numbers["rescale_grad"] = 1 / self.context.workers
         return self._servers.table(NAME, rows=self._rows, width=WIDTH, optimizer="sgd", numbers=numbers, consistency=consistency)
@@ -75,7 +75,7 @@ class Served(Trainer):
         return float(loss.item())
 
     def finish(self) -> None:
-        """Says goodbye, so that no worker waits for one that has ended; then reads what all have left."""
+        """Leaves, so that no worker waits for one that has ended; then reads the final parameters."""
         self._table.close()
         dist.barrier()
         self._table = self._opened()
@@ -97,7 +97,7 @@ class Served(Trainer):
                 place += parameter.numel()
 
     def _gather(self, tensors: Any) -> None:
-        """Puts tensors behind each other into the rows."""
+        """Copies tensors into the rows, one after the other."""
         torch.cat([tensor.reshape(-1) for tensor in tensors], out=self._values.view(-1)[: self._elements])
 
 

@@ -1,4 +1,4 @@
-"""Shards: gradients of a fixed number of shards, summed in one order whoever carries them."""
+"""Shards: gradients of a fixed number of shards, summed in one order on any number of workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sharded(Trainer):
         self._steps = self._shards.steps(model, optimizer_of(model, context))
 
     def step(self, number: int, pause: Callable[[], None]) -> float:
-        """The losses of this worker's shards; their mean is returned, or not a number if it carries none."""
+        """Computes this worker's shards, and returns their mean loss, or NaN if it carries none."""
         pause()
         step, losses = next(self._steps), []
         for shard in step:

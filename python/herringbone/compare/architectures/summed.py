@@ -14,7 +14,7 @@ __all__ = ["make", "optimizer_of"]
 
 
 def optimizer_of(model: torch.nn.Module, context: Context) -> torch.optim.Optimizer:
-    """SGD with momentum, the optimizer of all architectures: the one that torch and the servers of tables both have."""
+    """SGD with momentum, the optimizer of all architectures, because both torch and the servers of tables have it."""
     return torch.optim.SGD(model.parameters(), lr=context.learning_rate, momentum=context.momentum)
 
 
@@ -27,7 +27,7 @@ class Summed(Trainer):
         self._optimizer = optimizer_of(model, context)
 
     def step(self, number: int, pause: Callable[[], None]) -> float:
-        """Sleeps first, since sums begin within the backward pass."""
+        """Sleeps first, because sums begin within the backward pass."""
         pause()
         self._optimizer.zero_grad()
         loss = self.context.loss_of(self._parallel, number, self.context.rank, self.context.workers)

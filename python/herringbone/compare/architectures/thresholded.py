@@ -10,13 +10,14 @@ from .context import Context, Stepping, Trainer
 __all__ = ["make"]
 
 SHARE = 0.005
-"""The part of a tensor's elements that a worker sends in a step."""
+"""The fraction of a tensor's elements that a worker sends in a step."""
 STALENESS = 4
-"""A worker is at most so many steps ahead of another one."""
+"""How many steps, at most, a worker is ahead of another one."""
 
 
 class Thresholded(Stepping):
-    """A whole model on each worker, which the updates of all keep alike. A step exchanges updates without waiting for all others."""
+    """Each worker has a whole model, and all workers' updates keep the models similar. A step exchanges updates without waiting
+    for all others."""
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
@@ -25,7 +26,7 @@ class Thresholded(Stepping):
         )
 
     def finish(self) -> None:
-        """Applies what the others have still sent."""
+        """Applies the others' last updates."""
         self.optimizer.finish()
 
 
