@@ -88,10 +88,10 @@ def init(args: Iterable[str | bytes] | None = None) -> None:
     """Join the job, or continue in it if this process replaces a lost one.
 
     Args:
-        args: the program's arguments, by default ``sys.argv``. It uses ``rabit_global_replica=5`` (about how many ranks keep a
-            result once all ranks have it), ``rabit_local_replica=2`` (how many other ranks keep a local model), and
-            ``rabit_timeout_sec=1800`` (how long ranks wait for a process to restart). Any other name that begins with
-            ``rabit_`` and is not one of RABIT's causes a warning.
+        args: the program's arguments, by default ``sys.argv``. About ``rabit_global_replica=5`` ranks keep a result once all
+            ranks have it. ``rabit_local_replica=2`` other ranks keep a local model. Ranks wait ``rabit_timeout_sec=1800``
+            seconds for a process to restart. Any other name that begins with ``rabit_`` and is not one of RABIT's causes a
+            warning.
 
     Raises:
         TypeError: ``args`` is one text instead of a list of texts.

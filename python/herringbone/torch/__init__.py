@@ -1,6 +1,6 @@
 """Herringbone as a ``torch.distributed`` backend.
 
-``torch.distributed.init_process_group("herringbone")`` is all that a program needs: torch 2.14 and later find this module
+A program needs only ``torch.distributed.init_process_group("herringbone")``: torch 2.14 and later find this module
 through the wheel's entry point. With older versions the program also imports herringbone, before or after torch.
 """
 
@@ -20,10 +20,10 @@ OLDEST = (2, 10)
 
 
 def check_version(version: str) -> None:
-    """Refuse a torch that this module does not know, before anything else of it is used.
+    """Refuse an unsupported version of torch before any other part of it is used.
 
     Raises:
-        ImportError: it is older than 2.10, or its version is no number.
+        ImportError: it is older than 2.10, or its version is not a number.
     """
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or tuple(map(int, found.groups())) < OLDEST:
@@ -74,7 +74,7 @@ NAME = "herringbone"
 
 
 def register() -> None:
-    """Make torch know the backend ``"herringbone"``; later calls change nothing."""
+    """Register the backend ``"herringbone"`` with torch; later calls change nothing."""
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
         mend_mixed_groups(frozenset({NAME}))
@@ -89,7 +89,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    # It needs numpy, which the backend does not.
+    # This needs numpy, but the backend does not.
     if name == "Shards":
         from .shards import Shards
 
@@ -99,5 +99,5 @@ def __getattr__(name: str) -> Any:
 
 __dir__ = listing(__name__)
 
-# Of programs that import this module before torch's import is over, or that read no entry points.
+# For programs that import this module before torch's import is over, or that read no entry points.
 register()

@@ -19,11 +19,11 @@ from .work import StagedWork, Work, torch_error
 __all__ = ["Batch", "call_of", "run", "span"]
 
 CODED = frozenset(kind_of("all_reduce", "f32", op) for op in ("sum", "average"))
-"""The calls whose messages can be coded."""
+"""The calls whose messages can be compressed."""
 
 
 class Caller(Protocol):
-    """What a batch needs of the group that makes it."""
+    """The part of a group that a batch needs."""
 
     member: Member
 
@@ -72,24 +72,24 @@ class Batch:
         self._calls.append(Prepared(call, accelerator, write if read is None else read))
 
     def into(self, output: torch.Tensor) -> torch.Tensor:
-        """Where a call puts its result, which ``output`` has in the end: its own memory if the values lie there in order."""
+        """Memory for a call's result, which ``output`` has in the end: its own memory if its values are in order there."""
         taken = source(output)
         target(output, taken, self.finish)
         written([output])
         return taken
 
     def in_place(self, kind: Kind, scale: int, staged: torch.Tensor, receiver: torch.Tensor | None, root: int = 0) -> None:
-        """Add a call on ``staged``, which holds the input and the result, of which ``receiver`` gets the values."""
+        """Add a call on ``staged``, which holds the input and then the result; ``receiver`` gets the result's values."""
         if receiver is not None:
             target(receiver, staged, self.finish)
         self.add(kind, staged.numel() * scale, staged, staged, root)
 
     def at_once(self, kind: Kind, count: int, read: torch.Tensor, write: torch.Tensor) -> None:
-        """Make a call now, before those that were added."""
+        """Make a call now, before the added ones."""
         run(self._group.member, self._name, call_of(kind, count, read, write, self._seconds))
 
     def work(self, tensors: list[torch.Tensor]) -> Work:
-        """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""
+        """Start everything; ``tensors`` hold the result in the end. If the caller waits, this waits."""
         member, name = self._group.member, self._name
         is_staged = any(prepared.accelerator is not None for prepared in self._calls)
         if not self._calls or (self._waits and len(self._calls) == 1 and not is_staged):
@@ -130,7 +130,7 @@ def call_of(
 ) -> Call:
     """A call of ``kind`` on ``count`` elements from ``read`` to ``write``, both with values in order.
 
-    ``parts`` are the lengths of the parts to and from each rank, in place of ``count``, where they may differ.
+    ``parts`` are the lengths of the parts to and from each rank, instead of ``count``, if they can differ.
     """
     output = span(write)
     input = output if read is write else span(read)
@@ -151,7 +151,7 @@ def run(member: Member, name: str, call: Call) -> None:
 
 
 def span(tensor: torch.Tensor | None) -> Span:
-    """Address and length in bytes; the address is 0 where there is no memory for them."""
+    """Address and length in bytes; the address is 0 if memory for them is lacking."""
     if tensor is None:
         return 0, 0
     address, length = tensor.data_ptr(), tensor.nbytes

@@ -1,8 +1,8 @@
 """The threads that complete futures.
 
-A future's callbacks are the user's code: they may take long, and they may start a further collective and block on
-its future. So they never run on the engine's threads, and never all on one thread: whoever takes a finished
-operation from the queue first makes sure that somebody else waits there.
+A future's callbacks are the user's code: they can take long, and they can start another collective and block on
+its future. So they never run on the engine's threads, and never all on one thread. A thread that takes a finished operation
+from the queue first makes sure that another thread waits there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .devices import StagedHandle
 __all__ = ["CallbackThreads", "callback_threads", "close_callback_threads"]
 
 IDLE_AT_MOST = 4
-"""Waiting threads beyond this many end; more are started whenever all are busy."""
+"""The most waiting threads: further ones end. A new thread is started whenever all are busy."""
 
 EXIT_SECONDS = 1.0
 """How long the end of the process waits for each callback that is still running."""
@@ -50,7 +50,7 @@ class CallbackThreads:
         self._queue.put(token)
 
     def close(self) -> None:
-        """End the threads; a callback that is running gets a moment to return."""
+        """End the threads; a running callback gets a moment to return."""
         self._queue.close()
         for thread in tuple(self._threads):
             if thread is not threading.current_thread():

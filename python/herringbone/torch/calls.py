@@ -1,4 +1,4 @@
-"""What happens around every call of torch: it is numbered, shown to the profiler, and hidden from Dynamo."""
+"""Wraps every call of torch: it is numbered, shown to the profiler, and hidden from Dynamo."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["CALLS", "Call", "hidden", "observed"]
 Class = TypeVar("Class", bound=type)
 
 SKIPPED = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
-"""Dynamo leaves a function alone, and those that it calls."""
+"""Makes Dynamo leave a function alone, and the functions that it calls."""
 
 
 class Call(NamedTuple):
-    """A method of process groups, as torch's C++ classes know it."""
+    """A method of process groups, as in torch's C++ classes."""
 
     title: str
-    """The profiler's name of what a backend does for it, after the backend's own."""
+    """The profiler's name for the backend's work, after the backend's own name."""
 
     dispatched: str
-    """The operator through which torch calls a backend of C++."""
+    """The operator through which torch calls a backend in C++."""
 
     number: int
-    """Of torch's ``OpType``."""
+    """Its value in torch's ``OpType``."""
 
     inputs: int = 0
-    """Which argument has the input tensors."""
+    """The argument with the input tensors."""
 
 
 _REDUCE = Call("all_reduce", "allreduce_", 1)
@@ -78,11 +78,11 @@ CALLS = {
 
 
 def observed(note: Callable[[Any], None] | None = None, refuse: Callable[[str], None] | None = None) -> Callable[[Class], Class]:
-    """Class decorator: number and show those methods of a group or backend that are calls of torch.
+    """Class decorator: number and show the methods of a group or backend that are calls of torch.
 
     Args:
-        note: is told of each work, because torch's dispatcher, which shows calls itself, has asked for it.
-        refuse: may refuse a call by its name, because it does not go through the dispatcher.
+        note: called with each work, for torch's dispatcher, which has asked for it and shows calls itself.
+        refuse: can refuse a call by its name, because it bypasses the dispatcher.
     """
 
     def decorate(kind: Class) -> Class:
@@ -96,7 +96,7 @@ def observed(note: Callable[[Any], None] | None = None, refuse: Callable[[str], 
 def hidden(kind: Class) -> Class:
     """Class decorator: let Dynamo break its graph at the methods of this package's ``kind``, and trace none of them.
 
-    It cannot trace what they do, such as taking addresses.
+    It cannot trace their code, such as taking addresses.
     """
     for part in kind.__mro__:
         for function in vars(part).values():
@@ -152,7 +152,7 @@ def _measured(
 
 
 def _shown(inputs: Any) -> list[torch.Tensor]:
-    """The tensors among the inputs, in one list; complex ones as torch's backends see them."""
+    """The tensors among the inputs, in one list; complex ones in the form that torch's backends get."""
     if isinstance(inputs, torch.Tensor):
         return [torch.view_as_real(inputs.detach()) if inputs.is_complex() else inputs]
     if isinstance(inputs, (list, tuple)):

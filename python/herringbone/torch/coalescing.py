@@ -1,8 +1,8 @@
-"""What torch leaves undone where the body of its coalescing manager fails.
+"""The cleanup that torch omits if the body of its coalescing manager fails.
 
-``_coalescing_manager``, and with it ``batch_isend_irecv``, notes a group as collecting calls before its body and
-forgets it after. An error in between leaves the note, and every later all_reduce, all_gather_into_tensor and
-reduce_scatter_tensor of the group would be collected for ever and never run.
+``_coalescing_manager``, and so ``batch_isend_irecv``, marks a group as collecting calls before its body and removes
+the mark after it. An error in between leaves the mark: every later all_reduce, all_gather_into_tensor and
+reduce_scatter_tensor of the group would be collected forever and never run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["mend_coalescing"]
 
 
 def mend_coalescing() -> None:
-    """Let a failed coalescing block leave no trace in Herringbone's groups; others are torch's as before."""
+    """Clean up Herringbone's groups after a failed coalescing block; other backends' groups behave as before."""
     manager = c10d._coalescing_manager
 
     @contextlib.contextmanager
@@ -38,7 +38,7 @@ def mend_coalescing() -> None:
         except BaseException:
             ours = None if inside_another else collectives_of(group)
             if ours is not None:
-                # What was started in the block goes on.
+                # Calls that were started in the block continue.
                 ours.forget_coalescing()
                 c10d._world.pg_coalesce_state.pop(group, None)
             raise

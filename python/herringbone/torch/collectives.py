@@ -3,21 +3,17 @@
 :class:`Collectives` is a part of the process group and of the per-device backend: the same methods under the
 names that torch looks up, old and new. Each checks its tensors, starts its operations and returns a ``Work``.
 
-Costs of calls that move parts are in bytes that a rank moves, where ``K`` is one rank's part and ``N`` the number of ranks:
+Costs of calls that move parts, in bytes per rank, where ``K`` is one rank's part and ``N`` the number of ranks:
 
-=========== ==================================== ===============================================
-call        sends and receives                   more memory until it has finished
-=========== ==================================== ===============================================
-gather      the root receives (N-1) K, others    N K on the root where its tensors lie apart
-            send K
-scatter     the root sends (N-1) K, others       N K on the root where its tensors lie apart
-            receive K
-all_to_all  (N-1) K each way                     the tensors of a list, each way
-send, recv  K and two records of 64 bytes        none
-=========== ==================================== ===============================================
+* ``gather``: the root receives (N-1) K, others send K. The root needs N K more memory if its tensors are separate.
+* ``scatter``: the root sends (N-1) K, others receive K. The root needs N K more memory if its tensors are separate.
+* ``all_to_all``: (N-1) K each way. It needs memory for the tensors of a list, each way.
+* ``send``, ``recv``: K and two records of 64 bytes. They need no more memory.
 
-A message is announced by its sender, and its receiver picks it by its tag and answers. The send ends with that answer, as
-Gloo's does. Tensors that are not in order are staged, as in every collective.
+The memory is needed until the call has finished.
+
+The sender announces a message; the receiver selects it by its tag and answers. The send ends with that answer, as in Gloo.
+Tensors whose values are not in order are staged, as in every collective.
 """
 
 from __future__ import annotations
@@ -71,7 +67,7 @@ from .work import Finished, Received, Work
 __all__ = ["Collectives", "collectives_of"]
 
 FOLDS = {(dtype, hashed): kind_of("all_reduce", folded, op) for dtype, folded in FOLDED.items() for hashed, op in BY_HASH.items()}
-"""The all-reduces of tensors whose elements are the engine's, by torch's types and the hashes of its ops."""
+"""The kinds of all-reduces of tensors whose types the engine has, by torch's types and the hashes of its ops."""
 
 
 class Collectives:
@@ -95,10 +91,10 @@ class Collectives:
         return self._all_reduce("all_reduce_coalesced", tensors, opts, None)
 
     def _all_reduce_at_once(self, tensors: Any, opts: Any) -> Finished | None:
-        """All-reduce a tensor for a caller who waits; ``None`` where that takes more than one call of the engine.
+        """All-reduce a tensor for a caller who waits; ``None`` if that takes more than one call of the engine.
 
-        A :class:`Batch` can do all that this does, with several times as many calls of Python; and a small tensor, such
-        as a loss, is reduced in less time than a few of them take.
+        A :class:`Batch` can do the same with several times as many calls of Python functions. A small tensor, such as a loss,
+        is reduced in less time than a few of these calls take.
         """
         if not isinstance(tensors, list) or len(tensors) != 1:
             return None
@@ -149,7 +145,7 @@ class Collectives:
         return batch.work([tensor])
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        """Complete once every rank has called it."""
+        """Complete once every rank has called this."""
         batch = self._batch("barrier", opts, timeout)
         batch.add(BARRIER, 0, None, None)
         return batch.work([])
@@ -329,7 +325,7 @@ class Collectives:
     ) -> Work:
         """Send the ``i``-th part of the rows to rank ``i`` and receive the ``i``-th part from it.
 
-        The parts are equal where no split sizes say how many rows each has.
+        Split sizes are the numbers of rows of the parts; without them the parts are equal.
         """
         check_type("all_to_all_single", output, input)
         batch = self._batch("all_to_all_single", opts, timeout)
@@ -342,15 +338,16 @@ class Collectives:
     alltoall_base = all_to_all_single
 
     def _exchange(self, batch: Batch, given: torch.Tensor, inputs: list[int], taken: torch.Tensor, outputs: list[int]) -> None:
-        """Move the parts of one tensor, of so many elements, to all ranks, and theirs to those of the other."""
+        """Send the parts of one tensor to all ranks, and receive theirs into the parts of the other; the lengths are in
+        elements."""
         me = self.member.communicator.rank
         if outputs[me] != inputs[me]:
             raise ValueError(
-                f"all_to_all on rank {me}: its part for itself has {inputs[me]} elements, and the output for it "
+                f"all_to_all on rank {me}: its part for itself has {inputs[me]} elements, but the output for it has "
                 f"{outputs[me]}; they have to be equal"
             )
         dtype, scale = move_type(given)
-        # No rank can tell whether the parts of all others are equal, so none says so.
+        # No rank knows whether the parts of all others are equal, so none assumes it.
         parts = ([length * scale for length in inputs], [length * scale for length in outputs])
         batch.add(kind_of("all_to_all", dtype), 0, given, taken, parts=parts)
 
@@ -382,7 +379,7 @@ class Collectives:
         return self._receive(one("recv", tensors), self._rank("recv", "src", src), tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Received:
-        """Receive a tensor from the rank whose message of this tag comes first; the work's source rank tells which."""
+        """Receive a tensor from the rank whose message with this tag comes first; the work has the source rank."""
         return self._receive(one("recv", tensors), None, tag)
 
     def _receive(self, tensor: torch.Tensor, src: int | None, tag: int) -> Received:
@@ -429,7 +426,7 @@ class Collectives:
         return work
 
     def forget_coalescing(self) -> None:
-        """Collect no more works; those that were collected go on."""
+        """Stop collecting works; the collected ones continue."""
         self._coalesced = None
 
     def launched(self, work: Work) -> Work:
@@ -439,11 +436,11 @@ class Collectives:
         return work
 
     def _batch(self, name: str, opts: Any, timeout: timedelta | None) -> Batch:
-        # torch says in its options that the caller wants to wait, and then calls `wait` at once.
+        # torch notes in its options that the caller wants to wait, and then calls `wait` at once.
         waits = self._coalesced is None and getattr(opts, "asyncOp", True) is False
         return Batch(self, name, timeout_of(opts, timeout, self.member.seconds), waits)
 
-    # What every rank says of the group.
+    # Arguments that name ranks of the group.
 
     @property
     def _size(self) -> int:
@@ -465,7 +462,7 @@ class Collectives:
 
 
 def collectives_of(group: Any) -> Collectives | None:
-    """What serves the CPU's tensors of a group of torch's, if that is Herringbone: the group itself, or a backend of it."""
+    """The part of torch's group that serves CPU tensors, if that is Herringbone: the group itself, or a backend of it."""
     if isinstance(group, dist.ProcessGroup) and not isinstance(group, Collectives):
         try:
             group = group._get_backend(torch.device("cpu"))

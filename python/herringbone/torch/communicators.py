@@ -1,4 +1,4 @@
-"""The communicator of whatever a program passes as its group."""
+"""Finds the communicator of the object that a program passes as its group."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ __all__ = ["communicator_of"]
 
 
 def communicator_of(call: str, group: Any, lacks: str) -> Communicator:
-    """That of a process group of torch, of a communicator, or, of ``None``, of torch's default group or else of :func:`herringbone.init`.
+    """The communicator of a process group of torch, or ``group`` itself if it is one.
 
-    Of a group of several backends, such as ``"cpu:herringbone,cuda:nccl"``, it is that for the CPU.
+    With ``None`` it is torch's default group's, or without one :func:`herringbone.init`'s. If the group has several backends,
+    such as ``"cpu:herringbone,cuda:nccl"``, it is the CPU backend's.
 
     Raises:
-        ConfigError: the group is of another backend; ``lacks`` says what that has not, such as "which has no sums of shards".
+        ConfigError: the group has another backend; ``lacks`` names the missing feature, such as "which has no sums of shards".
     """
     if isinstance(group, Communicator):
         return group
@@ -32,7 +33,7 @@ def communicator_of(call: str, group: Any, lacks: str) -> Communicator:
         backend = group._get_backend(torch.device("cpu")) if isinstance(group, dist.ProcessGroup) else None
         if not isinstance(backend, BackendHerringbone):
             name = dist.get_backend(group) if isinstance(group, dist.ProcessGroup) else type(group).__name__
-            text = f"{call}: the process group is of {name}, {lacks}"
+            text = f"{call}: the process group has the backend {name}, {lacks}"
             raise ConfigError(f'{text}; call torch.distributed.init_process_group("herringbone")')
         group = backend
     return Communicator(group.member.communicator)

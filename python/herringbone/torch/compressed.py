@@ -1,4 +1,4 @@
-"""Which all-reduces have coded messages: torch's calls have no argument for it."""
+"""Compression of all-reduces by a context manager, because torch's calls have no argument for it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ __all__ = ["compression", "current_compression"]
 _codec: ContextVar[Extras | None] = ContextVar("herringbone.compression", default=None)
 
 current_compression = _codec.get
-"""How what this thread starts now is compressed."""
+"""The compression of the calls that this thread starts now."""
 
 
 @contextlib.contextmanager
 def compression(codec: Codec, tensor: str | None = None, residuals: Residuals | None = None) -> Iterator[None]:
     """Compress the all-reduces of float32 that the body starts on this thread, the same on all ranks.
 
-    Sums and averages of float32 are, and of complex64, which torch gives as pairs of these; everything else that the body starts is
-    as it would be without. ``tensor`` is a name: what a codec loses of it goes with what is sent of it next (error feedback). The
-    group keeps that, or ``residuals``: one for each model that has tensors of the same names. For example::
+    This applies to sums and averages of float32, and of complex64, which torch passes as pairs of float32. Everything else is
+    sent uncompressed, without a warning. ``tensor`` is a name for error feedback: what a codec drops of the tensor is added to
+    it before it is coded the next time. The group keeps this residual, or ``residuals`` does: models with tensors of the same
+    names need one each. For example::
 
         with herringbone.torch.compression("int8", "embedding"):
             dist.all_reduce(embedding.weight.grad)

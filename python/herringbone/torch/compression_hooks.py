@@ -31,7 +31,7 @@ LOAD = "compression_hook.load_state_dict"
 logger = logging.getLogger("herringbone")
 
 
-# torch compares the annotations of a hook with its own types, so they may not be strings.
+# torch compares the annotations of a hook with its own types, so they must not be strings.
 class CompressionHook:
     """A communication hook of ``DistributedDataParallel``; :func:`compression_hook` makes it."""
 
@@ -50,7 +50,7 @@ class CompressionHook:
         optimizer: torch.optim.Optimizer | None = None,
         masking: bool = False,
     ) -> None:
-        """As :func:`compression_hook` says."""
+        """See :func:`compression_hook`."""
         text("compression_hook", "codec", codec, 'a codec\'s name, such as "int8"')
         if not isinstance(start_after, int) or start_after < 0:
             raise errors.ArgumentError(f"compression_hook: start_after is {start_after!r}; pass a number of steps, 0 or more")
@@ -68,13 +68,13 @@ class CompressionHook:
         if optimizer is not None:
             self._corrector.check_momentum(optimizer)
         self._step_codec = self.codec
-        # What DDP's own log calls it.
+        # The hook's name in DDP's own log.
         self.__name__ = self.__qualname__ = f"compression_hook({self.codec})"
         parts, parameters = list(exclude), dict(named_parameters)
         unknown = [part for part in parts if not any(part in known for known in parameters)]
         if unknown:
             raise errors.ConfigError(
-                f"compression_hook: no parameter's name has {unknown[0]!r} in it; pass named_parameters=model.named_parameters() "
+                f"compression_hook: no parameter's name contains {unknown[0]!r}; pass named_parameters=model.named_parameters() "
                 "and parts of their names"
             )
         self._excluded = {id(parameters[known]) for known in parameters for part in parts if part in known}
@@ -83,15 +83,15 @@ class CompressionHook:
         self._numbers: dict[int, int] = {}
         """The number of each parameter, by its identity, in the order in which DDP's first buckets have them."""
         self._layouts: dict[int, Layout] = {}
-        """By a bucket's index, which parameters it has."""
+        """The parameters of each bucket, by the bucket's index."""
         self._resumed = False
         self._begun = False
         """Whether this process has reduced the gradients of a step."""
         self._direct: set[int] = set()
-        """The buckets of this step that were as they are in :attr:`_layouts`, up to the first that was not."""
+        """The buckets of this step that match :attr:`_layouts`, up to the first one that does not."""
         self._rearranged: Rearranged | None = None
         self._coded: dict[int, Layout] = {}
-        """What each bucket is made of that was coded in the step, if velocities are masked after it."""
+        """The parameters of each bucket that was coded in the step, if velocities are masked after it."""
         self._plain_said = False
         self._residuals = Residuals()
 
@@ -115,24 +115,24 @@ class CompressionHook:
                 self._begun = True
 
     def _begin_step(self) -> None:
-        """Choose the codec of a step: also after a backward pass that failed between its buckets, which made none."""
+        """Choose the codec of a step, even after a backward pass that failed between its buckets and so made no step."""
         self._direct.clear()
         self._rearranged = None
         self._mask()
         self._step_codec = self._corrector.begin(self._steps - self.start_after, self._residuals, self._optimizer)
 
     def _mask(self) -> None:
-        """Mask the velocities of what the last step has sent. That step's operations are over."""
+        """Mask the velocities of the elements that the last step has sent. That step's operations are over."""
         coded, self._coded = self._coded, {}
         excluded = {number for parameter, number in self._numbers.items() if parameter in self._excluded}
         for index, numbers in coded.items():
             self._corrector.mask(numbers, self._residuals._left(self._tensor(index)), excluded)
 
     def _note(self, index: int, numbers: Layout, is_fed: bool) -> None:
-        """Remember what a bucket is made of, and drop what is left of buckets that are no more.
+        """Remember the parameters of a bucket, and drop the residuals of buckets that no longer exist.
 
-        Codecs work on blocks of a bucket, so a resumed training needs the same buckets, also where nothing is left of them. DDP
-        builds those of its first step anew, so they count only if something is left of them.
+        Codecs work on blocks of a bucket, so a resumed training needs the same buckets, even where they have no residual. DDP
+        rebuilds the buckets of its first step, so these are kept only if they have residuals.
         """
         if self._layouts.get(index, ()) == numbers:
             return
@@ -141,7 +141,7 @@ class CompressionHook:
             del self._layouts[other]
             if self.feedback and self._steps > self.start_after:
                 self._residuals.forget(self._tensor(other))
-                what = "herringbone: what %s has left of bucket %d is dropped: DDP has built its buckets anew"
+                what = "herringbone: the residual of %s for bucket %d is dropped, because DDP has rebuilt its buckets"
                 logger.info(what, self.codec, other)
         if numbers and (is_fed or self._begun):
             self._layouts[index] = numbers
@@ -158,7 +158,7 @@ class CompressionHook:
         return self._reduced(index, bucket.buffer(), pairs(bucket))
 
     def _reduced(self, index: int, flat: torch.Tensor, pieces: Pieces) -> Averaged:
-        """Average a bucket, some parameters of which are left out."""
+        """Average a bucket that contains excluded parameters."""
         if self._corrector.masks:
             self._coded[index] = tuple(self._numbers[id(parameter)] for parameter, _ in pieces)
         kept = [gradient for parameter, gradient in pieces if id(parameter) in self._excluded]
@@ -194,9 +194,10 @@ class CompressionHook:
         return f"{self.name}.bucket{index}"
 
     def state_dict(self, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-        """What is left of this hook's buckets on this rank, for a checkpoint of this rank. ``group`` is not needed any more.
+        """The residuals of this hook's buckets on this rank, for a checkpoint of this rank. ``group`` is not used.
 
-        Velocities and the last learning rates are in it if the hook has momentum, or residuals that follow an optimizer.
+        If the hook has momentum, or residuals that follow an optimizer, the state also has velocities and the last learning
+        rates.
         """
         self._mask()
         mine = {tensor: kept for tensor, kept in self._residuals.state_dict().items() if kept["left"].size}
@@ -206,27 +207,28 @@ class CompressionHook:
         return {"left": left, "codecs": codecs, "steps": self._steps, "layouts": layouts, **self._corrector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
-        """Go on with what was left when :meth:`state_dict` was called, on a rank of the same number.
+        """Load the result of :meth:`state_dict`, on the same rank.
 
-        The training that goes on equals one that was not interrupted, to the bit: gradients are put together as they were,
-        whatever buckets DDP builds at first. Only for a state from before the second step it is not known how they would be.
+        The resumed training equals an uninterrupted one, to the bit: gradients are grouped as before, whichever buckets DDP
+        builds at first. The only exception is a state from before the second step, which does not have the later buckets.
 
-        A state says neither its rank nor the number of ranks: with another rank's, or among more or fewer ranks, the training
-        goes on, but it is not the same one. What another codec than the hook's has left is dropped, and a warning says so once.
+        A state does not contain its rank or the number of ranks, so nothing checks them. With another rank's state, or another
+        number of ranks, training continues but with other results. If the state belongs to another codec, its residuals are
+        dropped, with one warning.
 
         Raises:
-            TypeError, ArgumentError: it is not what that gave.
+            TypeError, ArgumentError: the state is not from that method.
         """
         if not isinstance(state, Mapping) or not {"left", "steps", "layouts"} <= state.keys():
-            raise TypeError(f"{LOAD}: the state lacks left, steps or layouts; pass what state_dict of such a hook gave")
+            raise TypeError(f"{LOAD}: the state lacks left, steps or layouts; pass the result of such a hook's state_dict")
         steps = checked_steps(LOAD, state["steps"])
         codecs = state.get("codecs", {})
         for part, held in (("left", state["left"]), ("layouts", state["layouts"]), ("codecs", codecs)):
             if not isinstance(held, Mapping):
-                raise TypeError(f"{LOAD}: {part} is a {type(held).__name__}; pass what state_dict of such a hook gave")
+                raise TypeError(f"{LOAD}: {part} is a {type(held).__name__}; pass the result of such a hook's state_dict")
         if odd := [tensor for tensor, kept in state["left"].items() if not _is_left(kept)]:
-            raise TypeError(f"{LOAD}: what the state has of {odd[0]!r} is no pair of steps and a tensor; pass it as it was saved")
-        # The hook that saved it may have had another name: the environment's hooks are numbered as their models come.
+            raise TypeError(f"{LOAD}: the state of {odd[0]!r} is not a pair of steps and a tensor; pass it as it was saved")
+        # The hook that saved it can have had another name: the environment's hooks are numbered in the order of their models.
         left = {
             self._tensor(_index_of(tensor)): {
                 "steps": steps,
@@ -244,41 +246,41 @@ class CompressionHook:
 
 
 def _is_left(kept: Any) -> bool:
-    """Whether this can be what is left of a bucket: steps, and a tensor."""
+    """Whether this can be the residual of a bucket: steps, and a tensor."""
     return isinstance(kept, (tuple, list)) and len(kept) == 2 and isinstance(kept[1], torch.Tensor)
 
 
 def _array_of(tensor: str, left: torch.Tensor) -> Any:
-    """What is left of a bucket, as an array.
+    """The residual of a bucket, as an array.
 
     Raises:
-        TypeError: it has no memory that numpy knows.
+        TypeError: numpy cannot use its memory.
     """
     try:
         return left.detach().numpy()
     except (TypeError, RuntimeError) as error:
-        raise TypeError(f"{LOAD}: what is left of {tensor!r} cannot be read ({error}); pass it as it was saved") from None
+        raise TypeError(f"{LOAD}: the residual of {tensor!r} cannot be read ({error}); pass it as it was saved") from None
 
 
 def _layout_of(index: Any, layout: Any) -> Layout:
-    """The numbers of a bucket's parameters.
+    """The numbers of a bucket's parameters, after a check.
 
     Raises:
-        TypeError: these are none.
+        TypeError: they are invalid.
     """
     numbers = (index, *layout) if isinstance(layout, (tuple, list)) else ()
     if len(numbers) < 2 or not all(type(number) is int and number >= 0 for number in numbers):
         raise TypeError(
-            f"{LOAD}: the layout of bucket {index!r} is {layout!r}, no numbers of parameters; pass it as it was saved"
+            f"{LOAD}: the layout of bucket {index!r} is {layout!r}, not numbers of parameters; pass it as it was saved"
         )
     return tuple(layout)
 
 
 def _index_of(tensor: Any) -> int:
-    """The number of a bucket, by the name that a hook has given it."""
+    """The number of a bucket, from the name that a hook has given it."""
     number = tensor.rpartition(".bucket")[2] if isinstance(tensor, str) else ""
     if not number.isdecimal():
-        raise errors.ArgumentError(f"{LOAD}: {tensor!r} is no bucket's name; pass what state_dict of such a hook gave")
+        raise errors.ArgumentError(f"{LOAD}: {tensor!r} is not a bucket's name; pass the result of such a hook's state_dict")
     return int(number)
 
 
@@ -305,27 +307,28 @@ def compression_hook(
 
     Args:
         codec: ``"bf16"``, ``"fp16"``, ``"int8"``, ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``,
-            ``"topk:SHARE"``, ``"randomk:SHARE"``, ``"threshold:THRESHOLD"`` or ``"exact"``; or ``"auto"``, which takes bf16 or
+            ``"topk:SHARE"``, ``"randomk:SHARE"``, ``"threshold:THRESHOLD"`` or ``"exact"``; or ``"auto"``, which uses bf16 or
             int8 for buckets where the plan expects less time, and needs ``HERRINGBONE_CALIBRATION``.
-        feedback: what is lost of a bucket goes with the next step's.
-        start_after: so many steps of each bucket go uncompressed first.
+        feedback: whether to use error feedback.
+        start_after: the number of first steps of each bucket that are not compressed.
         exclude: parts of the names of parameters whose gradients are not compressed.
-        named_parameters: ``model.named_parameters()``, where parameters are excluded.
-        name: what a checkpoint calls the buckets.
-        momentum: each rank sums up its gradients with it before they are coded (momentum correction of Deep Gradient Compression), those
-            of excluded parameters, too. The optimizer is ``torch.optim.SGD`` without momentum then. It needs gradients that no
-            ``GradScaler`` has scaled, as with bfloat16: a velocity stays in the scale in which it was summed up.
-        nesterov: Nesterov's momentum, as BytePS has it.
-        warmup_steps: in so many steps after ``start_after`` the share of ``topk`` or ``randomk`` falls from 1/4 in four stages.
-        optimizer: if its learning rate falls, the residuals grow by the old rate over the new one, as in BytePS: what they are owed
-            stays the same. All its groups of parameters have one schedule.
-        masking: the velocity of an element that was sent begins anew (momentum factor masking of Deep Gradient Compression), with ``topk``
-            or ``randomk``, feedback and momentum.
+        named_parameters: ``model.named_parameters()``, if parameters are excluded.
+        name: the prefix of the buckets' names in a checkpoint.
+        momentum: each rank accumulates its gradients with it before they are coded (momentum correction of Deep Gradient
+            Compression), including excluded parameters. The optimizer must be ``torch.optim.SGD`` without momentum, and no
+            ``GradScaler`` may scale gradients (bfloat16 needs none): a velocity keeps the scale in which it was accumulated.
+        nesterov: Nesterov's momentum, as in BytePS.
+        warmup_steps: the number of steps after ``start_after`` in which the share of ``topk`` or ``randomk`` falls from 1/4, in
+            four stages.
+        optimizer: if its learning rate falls, the residuals grow by the old rate over the new one, as in BytePS, so that their
+            effect on the parameters stays the same. All its groups of parameters must have one schedule.
+        masking: the velocity of a sent element restarts from zero (momentum factor masking of Deep Gradient Compression); it
+            needs ``topk`` or ``randomk``, feedback and momentum.
 
     Raises:
-        ValueError: no codec is called that, or a number makes no sense.
+        ValueError: no codec has this name, or a number makes no sense.
         TypeError: an argument has the wrong type.
-        ConfigError: ``exclude`` has what no parameter's name has in it, or both the hook and the optimizer have momentum.
+        ConfigError: no parameter's name contains an entry of ``exclude``, or both the hook and the optimizer have momentum.
     """
     return CompressionHook(
         codec,
@@ -343,9 +346,9 @@ def compression_hook(
 
 
 def averaged(tensor: torch.Tensor, group: dist.ProcessGroup) -> Averaged:
-    """The tensor, averaged over the group in place, once it is."""
+    """A future of the tensor, which is averaged over the group in place."""
     if isinstance(tensor, Lacking):
-        # torch knows no backend for it.
+        # torch has no backend for it.
         backend: Any = collectives_of(group)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.AVG
@@ -357,14 +360,14 @@ def averaged(tensor: torch.Tensor, group: dist.ProcessGroup) -> Averaged:
 
 
 _hooks: weakref.WeakKeyDictionary[Any, CompressionHook] = weakref.WeakKeyDictionary()
-"""The hooks that the environment has asked for, by their models."""
+"""The hooks requested by the environment, by their models."""
 
 _numbers = itertools.count(1)
-"""Of the models that have such a hook."""
+"""The numbers of models with such a hook."""
 
 
 def compression_hook_of(model: DistributedDataParallel) -> CompressionHook | None:
-    """The hook that a model has because of ``HERRINGBONE_COMPRESSION``, whose state belongs to a checkpoint; ``None`` if it has none.
+    """The hook of a model from ``HERRINGBONE_COMPRESSION``, or ``None``. Its state belongs into a checkpoint.
 
     Raises:
         ConfigError: the variable names no codec.
@@ -382,16 +385,18 @@ def compression_hook_of(model: DistributedDataParallel) -> CompressionHook | Non
             hook = CompressionHook(codec, name=f"ddp{number}")
             if number == 1 and dist.get_rank() == 0:
                 where = "where that is predicted to pay" if codec == "auto" else "from the first step on"
-                logger.warning("herringbone: %s=%s: DDP's gradients are compressed %s, with feedback", VARIABLE, codec, where)
+                logger.warning(
+                    "herringbone: %s=%s: DDP's gradients are compressed %s, with error feedback", VARIABLE, codec, where
+                )
             found.register_comm_hook(group, hook)
             _hooks[found] = hook
     return _hooks.get(found)
 
 
 def compress_if_asked() -> None:
-    """Let DDP over Herringbone's groups compress its gradients if the environment asks for it.
+    """Let DDP over Herringbone's groups compress its gradients if the environment requests it.
 
-    Only buckets of gradients are compressed, and only where the program has registered no hook of its own before the first step.
+    Only buckets of gradients are compressed, and only if the program has not registered its own hook before the first step.
     """
     if os.environ.get(VARIABLE, "").strip() in ("", "none"):
         return

@@ -1,4 +1,4 @@
-"""Corrections of torch's gradients before a codec: what :mod:`herringbone.correction` says, with what has to be kept for it."""
+"""Corrections of torch's gradients before a codec: the rules of :mod:`herringbone.correction`, with their state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Corrector:
         masking: bool = False,
         feedback: bool = True,
     ) -> None:
-        """``call`` is what errors name; the rest as :func:`herringbone.torch.compression_hook` has it.
+        """``call`` is the name in errors; other arguments are as in :func:`herringbone.torch.compression_hook`.
 
         Raises:
             TypeError, ArgumentError: a number makes no sense.
@@ -45,19 +45,19 @@ class Corrector:
         """The codec of the last step."""
 
     def check_momentum(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse momentum that is summed up twice.
+        """Refuse momentum that is accumulated twice.
 
         Raises:
-            ConfigError: the optimizer has momentum, and so has this.
+            ConfigError: both the optimizer and this have momentum.
         """
         if self._correction.momentum and any(map(_has_momentum, optimizer.param_groups)):
             raise errors.ConfigError(
-                f"{self._call}: momentum is {self._correction.momentum} before the codec, and the optimizer, "
-                f"{type(optimizer).__name__}, has momentum, too; give the optimizer none, as torch.optim.SGD has it by default"
+                f"{self._call}: momentum is {self._correction.momentum} before the codec, but the optimizer, "
+                f"{type(optimizer).__name__}, has momentum, too; give the optimizer none, which is torch.optim.SGD's default"
             )
 
     def begin(self, step: int, residuals: Residuals, optimizer: torch.optim.Optimizer | None) -> str:
-        """Prepare the residuals for a step, which counts from 0, and return its codec. No operation on them may be under way.
+        """Prepare the residuals for a step, from 0, and return its codec. No operation on them may be running.
 
         Raises:
             ArgumentError: residuals cannot follow the rates of the optimizer's groups.
@@ -73,14 +73,14 @@ class Corrector:
         return now
 
     def correct(self, key: Hashable, gradient: torch.Tensor) -> None:
-        """Put momentum into the gradient of a parameter, in place; ``key`` is the parameter's from step to step.
+        """Add momentum to the gradient of a parameter, in place; ``key`` is the parameter's key in all steps.
 
-        A gradient with a NaN or an infinity stays as it is, and so does its velocity: the step will be skipped. The velocities of the
-        step's other parameters, and of all on ranks without a NaN, have its gradients then. Gradients are not scaled by a
-        ``GradScaler``: a velocity stays in the scale in which it was summed up.
+        If a gradient has a NaN or an infinity, it and its velocity stay unchanged, because the step will be skipped. The
+        velocities of the step's other parameters, and all velocities on ranks without a NaN, still include this step's
+        gradients. A ``GradScaler`` must not scale gradients: a velocity keeps the scale in which it was accumulated.
 
         Raises:
-            ArgumentError: a velocity that was loaded has another number of elements.
+            ArgumentError: a loaded velocity has another number of elements.
         """
         if not self._correction.momentum or isinstance(gradient, Lacking) or not torch.isfinite(gradient).all():
             return
@@ -97,13 +97,13 @@ class Corrector:
         return self._correction.masking
 
     def mask(self, keys: Sequence[Hashable], left: Any, kept: Collection[Hashable] = ()) -> None:
-        """Have velocities begin anew where elements were sent whole, if the program asks for it.
+        """Set velocities to zero where elements were sent whole, if masking is on.
 
         Args:
-            keys: the parameters whose elements lie in ``left``, one after the other, each as it lies in memory.
-            left: the residual after the step, of numpy. ``None`` masks nothing, and neither does one of other lengths, such as of
-                buckets that DDP has built anew.
-            kept: those of ``keys`` whose elements were not coded.
+            keys: the parameters whose elements are in ``left``, one after the other, in the order of their memory.
+            left: the residual after the step, of numpy. ``None`` masks nothing, and neither does a residual of another length,
+                for instance after DDP has rebuilt its buckets.
+            kept: the ones of ``keys`` whose elements were not coded.
         """
         velocities = [self._velocities.get(key) for key in keys]
         known = [velocity for velocity in velocities if velocity is not None]
@@ -124,7 +124,7 @@ class Corrector:
         return None if is_of_warmup else codec
 
     def state_dict(self) -> dict[str, Any]:
-        """What is kept, for a checkpoint of this rank: nothing of what is off."""
+        """The state for a checkpoint of this rank, only for rules that are on."""
         kept: dict[str, Any] = {}
         if self._correction.momentum:
             kept["velocities"] = {key: velocity.clone() for key, velocity in self._velocities.items()}
@@ -133,21 +133,21 @@ class Corrector:
         return kept
 
     def checked(self, call: str, state: Mapping[Any, Any], elements: Mapping[Any, int] | None = None) -> dict[str, Any]:
-        """The part of a state that :meth:`load` takes; a state of a program without corrections has none.
+        """The part of a state that :meth:`load` takes; a state from a program without corrections has none.
 
-        ``elements`` are how many each parameter has, as far as that is known: else :meth:`correct` compares.
+        ``elements`` has each parameter's number of elements, if that is known; otherwise :meth:`correct` compares.
 
         Raises:
-            TypeError, ArgumentError: it is not what :meth:`state_dict` gave.
+            TypeError, ArgumentError: the state is not from :meth:`state_dict`.
         """
         velocities, rates = state.get("velocities", {}), state.get("rates", [])
         if not isinstance(velocities, Mapping) or not all(isinstance(each, torch.Tensor) for each in velocities.values()):
-            raise TypeError(f"{call}: the state's velocities are no tensors by parameter; pass what state_dict gave")
+            raise TypeError(f"{call}: the state's velocities are not tensors by parameter; pass the result of state_dict")
         for key, velocity in velocities.items():
             if not velocity.is_floating_point() or unlike_its_memory(velocity) is not None or velocity.is_meta:
                 what = f"of {velocity.dtype}, {str(velocity.layout).removeprefix('torch.')}, on {velocity.device}"
                 raise TypeError(
-                    f"{call}: the velocity of {key!r} is a tensor {what}, not a dense one of fractions; pass what state_dict gave"
+                    f"{call}: the velocity of {key!r} is a tensor {what}, not a dense one of a floating type; pass the result of state_dict"
                 )
             _check_elements(call, key, velocity, (elements or {}).get(key, velocity.numel()))
         if odd := [key for key, each in velocities.items() if not torch.isfinite(each).all()]:
@@ -155,32 +155,32 @@ class Corrector:
                 f"{call}: the velocity of {odd[0]!r} has a NaN or an infinity: the state is damaged; load another one"
             )
         if not isinstance(rates, Sequence) or not all(isinstance(rate, float) for rate in rates):
-            raise TypeError(f"{call}: the state's rates are no numbers; pass what state_dict gave")
+            raise TypeError(f"{call}: the state's rates are not numbers; pass the result of state_dict")
         if not all(math.isfinite(rate) for rate in rates):
             raise errors.ArgumentError(f"{call}: the state's rates are {list(rates)}: the state is damaged; load another one")
         return {"velocities": velocities, "rates": rates}
 
     def load(self, kept: Mapping[str, Any]) -> None:
-        """Go on with what :meth:`checked` gave."""
+        """Load the result of :meth:`checked`."""
         self._velocities = {key: velocity.clone() for key, velocity in kept["velocities"].items()}
         self._rates = Rates(kept["rates"])
 
 
 def beside(velocity: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """The velocity on the gradient's device: a loaded one is where it was saved, or where ``torch.load`` was told to put it."""
+    """The velocity on the gradient's device: a loaded one is on the device it was saved from, or that ``torch.load`` chose."""
     return velocity if velocity.device == gradient.device else velocity.to(gradient.device)
 
 
 def _has_momentum(group: Mapping[str, Any]) -> bool:
-    """Whether a group of parameters has a momentum, as SGD and RMSprop call it, or betas, of which the first is Adam's momentum."""
+    """Whether a group of parameters has a momentum, as in SGD and RMSprop, or betas: the first one is Adam's momentum."""
     return bool(group.get("momentum") or any(group.get("betas", ())[:1]))
 
 
 def checked_steps(call: str, steps: Any) -> int:
-    """The number of steps that a state has.
+    """The number of steps of a state.
 
     Raises:
-        TypeError, ArgumentError: it is none.
+        TypeError, ArgumentError: it is invalid.
     """
     number = whole(call, "steps", steps, "a number of steps")
     if number < 0:
@@ -191,6 +191,6 @@ def checked_steps(call: str, steps: Any) -> int:
 def _check_elements(call: str, key: Hashable, velocity: torch.Tensor, elements: int) -> None:
     if velocity.numel() != elements:
         raise errors.ArgumentError(
-            f"{call}: the velocity of parameter {key!r} has {velocity.numel()} elements, and the parameter has {elements}; load a state "
+            f"{call}: the velocity of parameter {key!r} has {velocity.numel()} elements, but the parameter has {elements}; load a state "
             "of this model"
         )

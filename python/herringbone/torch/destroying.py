@@ -1,4 +1,4 @@
-"""How torch destroys groups: all of Herringbone's end, and torch has forgotten them before it is told what is wrong with one."""
+"""Destroying torch's groups: all of Herringbone's groups end, and torch has forgotten them before an error is raised."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["mend_destroying"]
 
 
 def mend_destroying() -> None:
-    """Let ``destroy_process_group`` raise the errors of Herringbone's groups when it is done; other groups are torch's as before.
+    """Let ``destroy_process_group`` raise the errors of Herringbone's groups at its end; other groups behave as before.
 
-    torch shuts one group after the other, and stops at the first error: further groups stay open, and it keeps them all.
+    torch shuts one group after the other, and stops at the first error: further groups would stay open, and torch would keep
+    all.
     """
     destroy = c10d.destroy_process_group
 
@@ -34,7 +35,7 @@ def mend_destroying() -> None:
 
 
 def members_of(group: dist.ProcessGroup | None) -> set[Member]:
-    """This process's memberships in the groups that torch would shut with ``group``."""
+    """This process's memberships in the groups that torch shuts together with ``group``."""
     known = c10d._world.pg_map
     shut = list(known) if group in (None, dist.group.WORLD) else [part for part in known if part is group]
     return {part.member for part in map(collectives_of, shut) if part is not None}

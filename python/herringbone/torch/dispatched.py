@@ -1,9 +1,9 @@
-"""Calls that go through torch's dispatcher, like those of torch's own backends in C++, and the works that they return.
+"""Calls that go through torch's dispatcher, like calls of torch's own backends in C++, and the works that they return.
 
-The dispatcher is what dispatch modes (make_fx, FakeTensorMode, CommDebugMode), observers (ExecutionTraceObserver), hooks
-of a group (the flight recorder, the check for NaN) and tensor subclasses see. So a method of a group hands its call to
-torch's own method, whose kernel calls the backend. What torch then returns wraps the backend's work and hands on ``wait``
-and ``get_future`` alone; a caller from Python gets the work itself in its place.
+Dispatch modes (make_fx, FakeTensorMode, CommDebugMode), observers (ExecutionTraceObserver), hooks of a group (the flight
+recorder, the check for NaN) and tensor subclasses see calls in the dispatcher. So a method of a group passes its call to
+torch's own method, whose kernel calls the backend. torch's result wraps the backend's work and passes on only ``wait`` and
+``get_future``; a caller from Python gets the work itself instead.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ OLD_NAMES = (
     "reduce_scatter_tensor_coalesced",
     "alltoall_base",
 )
-"""The names of torch before 2.14 for what now has others: today's methods of these names call those of the new ones."""
+"""Methods' names in torch before 2.14, and the newer names: the methods with old names call the ones with new names."""
 
 METHODS = [name for name in (*CALLS, "_end_coalescing") if hasattr(dist.ProcessGroup, name) and name not in OLD_NAMES]
-"""The methods that go through torch's dispatcher. pybind11 would take an old name for another implementation of a new one."""
+"""The methods that go through torch's dispatcher. pybind11 would treat an old name as another implementation of the new one."""
 
 
 AWAITED = object()
-"""Stands for a work that a backend has not made yet."""
+"""The placeholder for a work that a backend has not made yet."""
 
 
 class _Made(threading.local):
-    """What this thread's call of torch has led to."""
+    """The result of this thread's call of torch."""
 
     work: Any = None
-    """The work that a backend has made for it, or :data:`AWAITED`; ``None`` where nobody asks for it."""
+    """The work that a backend has made for it, or :data:`AWAITED`; ``None`` if no caller waits for it."""
 
 
 _made = _Made()
 
 
 def note_work(work: Any) -> None:
-    """A backend has made ``work`` for torch, on whose caller's behalf torch has called it from this thread."""
+    """Note the ``work`` that a backend has made for torch's call on this thread."""
     if _made.work is not None:
         _made.work = work
 
 
 def _through_torch(name: str) -> Callable[..., Any]:
-    """The group's method ``name``: torch's own, but that it returns the work that our backend has made, if it has."""
+    """The group's method ``name``: torch's own, except that it returns our backend's work, if there is one."""
     base, made, awaited, shell = getattr(dist.ProcessGroup, name), _made, AWAITED, dist.Work
 
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -91,7 +91,7 @@ def _through_torch(name: str) -> Callable[..., Any]:
                 _refuse_foreign(self, arguments, of_cpu=True)
             raise
         except TypeError as error:
-            # torch knows no such arguments, such as tags of more than 32 bits; our backend may, or says what is wrong.
+            # torch does not support these arguments, such as tags of more than 32 bits; our backend might, or raises a clear error.
             ours = collectives_of(self) if "incompatible function arguments" in str(error) else None
             if ours is None:
                 _refuse_foreign(self, arguments, of_cpu=True)
@@ -100,22 +100,22 @@ def _through_torch(name: str) -> Callable[..., Any]:
         finally:
             made.work = outer
         if own is awaited:
-            # Where nothing traces, tensors without values are a mistake: torch says nothing and does nothing.
+            # Without a trace, tensors without values are a mistake, which torch silently ignores.
             if not torch._C._len_torch_dispatch_stack():
                 _refuse_foreign(self, arguments)
             return shown
-        # A mode may have answered in the backend's place.
+        # A mode can have answered instead of the backend.
         return own if type(shown) is shell else shown
 
-    # By this name pybind11 sees that the method itself asks for torch's, and does not call it again.
+    # By this name pybind11 recognizes that the method itself calls torch's, and does not call it again.
     run.__code__ = run.__code__.replace(co_name=name)
     return functools.wraps(base, assigned=("__doc__", "__name__"), updated=())(run)
 
 
 def _has_lazy(arguments: Iterable[Any]) -> bool:
-    """Whether a tensor's values are not those of its memory: a conjugate, a negative view, or zeros without memory.
+    """Whether a tensor's values differ from its memory: a conjugate, a negative view, or zeros without memory.
 
-    torch's dispatcher gives a backend a copy of it, and never brings the result back.
+    torch's dispatcher passes a copy of it to a backend, and never copies the result back.
     """
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
@@ -129,15 +129,16 @@ def _has_lazy(arguments: Iterable[Any]) -> bool:
 def _directly(backend: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Call the backend's method ``name`` past torch's dispatcher."""
     call = CALLS[name]
-    refuse_modes(call.title, "this tensor or call goes past torch's dispatcher; pass a contiguous clone")
+    refuse_modes(call.title, "this tensor or call bypasses torch's dispatcher; pass a contiguous clone")
     with _RecordFunctionFast(f"c10d::{call.dispatched}", []):
         return getattr(backend, name)(*arguments, **named)
 
 
 def _refuse_foreign(group: Any, arguments: Iterable[Any], of_cpu: bool = False) -> None:
-    """Name the alternative to a tensor that no backend of a group of ours takes; torch only says that there is none.
+    """Raise an error with an alternative for a tensor that no backend of a group takes; torch's own error has none.
 
-    A tensor ``of_cpu`` is looked at where torch has refused the call: one that has no memory of its own may answer for itself.
+    A tensor ``of_cpu`` is checked only after torch has refused the call, because one without its own memory can implement the
+    call.
     """
     if not isinstance(group, Dispatched):
         return
@@ -151,10 +152,10 @@ def _refuse_foreign(group: Any, arguments: Iterable[Any], of_cpu: bool = False) 
 
 
 class Dispatched:
-    """The calls of a group whose backend torch's dispatcher calls."""
+    """The calls of a group whose backend is called by torch's dispatcher."""
 
     def gather_single(self, *arguments: Any, **named: Any) -> Any:
-        """Fill the root's output with the ranks' inputs; torch hands this call to no backend in Python."""
+        """Fill the root's output with the ranks' inputs; torch does not pass this call to backends in Python."""
         return _directly(collectives_of(self), "gather_single", arguments, named)
 
     gather_into_tensor = gather_single
@@ -168,9 +169,9 @@ hidden(Dispatched)
 
 @functools.cache
 def mend_shared_groups() -> None:
-    """Let groups of torch's own class, which share several backends, return our works whole, too.
+    """Let groups of torch's own class, which have several backends, also return our works themselves.
 
-    It is called when the first such group is made. Works of other backends stay as torch returns them.
+    It is called when the first such group is made. Works of other backends are returned as before.
     """
     group: Any = dist.ProcessGroup
     for name in METHODS:
@@ -179,7 +180,7 @@ def mend_shared_groups() -> None:
 
     @functools.wraps(split, assigned=("__doc__", "__name__"), updated=())
     def split_group(self: dist.ProcessGroup, ranks: list[int], *more: Any, **named: Any) -> dist.ProcessGroup | None:
-        # Every rank asks, because some backends need all to split; a backend in Python cannot say that it has no part.
+        # Every rank asks, because some backends need all to split; a backend in Python cannot report that it has no part.
         part: dist.ProcessGroup | None = split(self, ranks, *more, **named)
         return part if self.rank() in ranks else None
 
@@ -187,10 +188,10 @@ def mend_shared_groups() -> None:
 
 
 def refuse_modes(call: str, why: str = f"torch {torch.__version__} calls no backend in Python; use torch 2.14 or later") -> None:
-    """Refuse a call of which a tracing mode would not see anything.
+    """Refuse a call that a tracing mode would not see.
 
     Raises:
-        UnsupportedError: a trace is being made, or tensors without values are computed with.
+        UnsupportedError: a trace is being made, or tensors without values are used.
     """
     kinds = torch._C._TorchDispatchModeKey
     if torch._C._len_torch_dispatch_stack() and any(

@@ -1,4 +1,4 @@
-"""What two processes say to each other where the members of a group meet: objects of JSON, each after its length."""
+"""The messages between members of a group that meet: JSON objects, each after its length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FRAME_BYTES", "Inbox", "pack", "shared_with_no_child"]
 HEADER = struct.Struct("!I")
 
 FRAME_BYTES = 1 << 20
-"""Longer ones are refused: nobody who is to be heard says so much."""
+"""Longer frames are refused, because no member sends them."""
 
 Frame = dict[str, Any]
 
@@ -23,25 +23,25 @@ def pack(frame: Frame) -> bytes:
     """``frame`` as bytes, its length first."""
     body = json.dumps(frame).encode()
     if len(body) > FRAME_BYTES:
-        raise ValueError(f"a value of {len(body)} bytes does not go through the store of a group; {FRAME_BYTES} is the most")
+        raise ValueError(f"a value of {len(body)} bytes is too long for the store of a group; {FRAME_BYTES} bytes is the most")
     return HEADER.pack(len(body)) + body
 
 
 class Inbox:
-    """Bytes as they come, and the frames in them."""
+    """Received bytes, and the frames in them."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def add(self, received: bytes) -> None:
-        """Keep what has come."""
+        """Add received bytes."""
         self._bytes += received
 
     def take(self) -> Frame | None:
-        """The next frame that is here as a whole.
+        """The next complete frame.
 
         Raises:
-            ValueError: what is here is none.
+            ValueError: the bytes are not a frame.
         """
         if len(self._bytes) < HEADER.size:
             return None
@@ -53,7 +53,7 @@ class Inbox:
             return None
         frame = json.loads(self._bytes[HEADER.size : end])
         if not isinstance(frame, dict):
-            raise ValueError("a frame that is no object")
+            raise ValueError("a frame that is not an object")
         del self._bytes[:end]
         return frame
 
@@ -62,7 +62,7 @@ _own: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def shared_with_no_child(stream: socket.socket) -> socket.socket:
-    """The same socket, which a forked child closes: it is to be closed once this process is dead."""
+    """The same socket, which a forked child closes, so that it is closed once this process is dead."""
     _own.add(stream)
     return stream
 

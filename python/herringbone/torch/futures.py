@@ -1,11 +1,11 @@
-"""Futures of Herringbone's works: calls that their callbacks make match between ranks, whenever they run.
+"""Futures of Herringbone's works: calls made by their callbacks match between ranks, whenever the callbacks run.
 
 A callback runs when its future is complete: on a thread of :mod:`.callbacks`, or at once in ``then`` if it is complete by
-then, which differs between ranks. So each callback takes its turn where the program gives it, and the calls that it makes
-have the place of that turn, apart from the program's own (:meth:`herringbone._herringbone.Communicator.turn`).
+then, which differs between ranks. So each callback gets a turn when the program passes it, and its calls have that turn's
+place, apart from the program's own calls (:meth:`herringbone._herringbone.Communicator.turn`).
 
-A call waits until the earlier turns are over. torch runs callbacks inside of each other, so a callback whose turn is not next
-runs on a thread of its own: else it could wait for one that is to run after it on the same thread.
+A call waits until the earlier turns are over. torch can run a callback inside another one, so a callback whose turn is not next
+runs on its own thread. Otherwise it could wait for one that runs after it on the same thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Callback = Callable[[Future], Any]
 
 
 class Line(NamedTuple):
-    """In which a future's callbacks take turns."""
+    """The line in which a future's callbacks take turns."""
 
     group: Communicator
 
@@ -40,9 +40,9 @@ _lines: WeakKeyDictionary[Future, Line] = WeakKeyDictionary()
 
 
 def take_turns(future: Future, group: Communicator, apart: bool) -> None:
-    """Let the callbacks of ``future``, a work's of ``group``, and of all futures that come of it take turns.
+    """Let the callbacks of ``future``, from a work of ``group``, and of all futures derived from it take turns.
 
-    ``apart``: the work is not only one of collectives.
+    ``apart``: the work does not consist only of collectives.
     """
     _patch_futures()
     _lines[future] = Line(group, apart)
@@ -50,9 +50,9 @@ def take_turns(future: Future, group: Communicator, apart: bool) -> None:
 
 @functools.cache
 def _patch_futures() -> None:
-    """Let torch's methods take turns for the futures in :data:`_lines`, and leave all others as they are.
+    """Let torch's methods take turns for the futures in :data:`_lines`, and leave all other futures as they are.
 
-    torch makes futures of its own class in C++, so no subclass can do this.
+    torch makes futures of its own class in C++, so a subclass cannot do this.
     """
     native: Any = torch._C
     kind = native.Future
@@ -65,7 +65,7 @@ def _patch_futures() -> None:
             plain: Future = then(self, callback)
             return plain
         turn = _Turn(line, callback)
-        # What torch completes through `then` fails for C++ waiters, too.
+        # Futures that torch completes through `then` also fail for C++ waiters.
         chained: Future = then(turn.over, turn.outcome)
         _lines[chained] = line
         add_done_callback(self, turn.begin)
@@ -78,7 +78,7 @@ def _patch_futures() -> None:
             add_done_callback(self, callback)
             return
         turn = _Turn(line, callback)
-        # torch logs what a callback raises.
+        # torch logs exceptions of callbacks.
         add_done_callback(turn.over, turn.outcome)
         add_done_callback(self, turn.begin)
 
@@ -88,7 +88,7 @@ def _patch_futures() -> None:
         lines = [_lines.get(future) for future in futures]
         known = [line for line in lines if line is not None]
         if known:
-            # The program itself completes a future that is of no work.
+            # A future that belongs to no work is completed by the program itself.
             apart = len(known) < len(lines) or any(line.apart for line in known)
             _lines[all_of_them] = known[0]._replace(apart=apart)
         return all_of_them
@@ -105,11 +105,11 @@ class _Turn:
     def __init__(self, line: Line, callback: Callback) -> None:
         self._line, self._callback, self._turn = line, callback, line.group.turn(line.apart)
         self._outcome: tuple[Any, BaseException | None] = None, None
-        # It carries nothing: torch pickles what a future has, if that is an object of Python's.
+        # It has no value: torch pickles a future's value if that is a Python object.
         self.over: torch.futures.Future[None] = torch.futures.Future()
 
     def begin(self, complete: Future) -> None:
-        """The future is complete: run here, or where it may wait for its turn."""
+        """Run the callback because the future is complete: here, or on a thread where it can wait for its turn."""
         if self._turn.is_next():
             self._run(complete)
         else:
@@ -126,12 +126,12 @@ class _Turn:
         self.over.set_result(None)
 
     def outcome(self, _: Future) -> Any:
-        """What the callback has returned or raised."""
+        """The result or the exception of the callback."""
         (value, error), self._outcome = self._outcome, (None, None)
         try:
             if error is not None:
                 raise error
         finally:
-            # Else the error keeps this frame, and the frame the error: what the callback holds would stay.
+            # Otherwise the error keeps this frame and the frame keeps the error, so the callback's objects would not be freed.
             del error
         return value

@@ -41,22 +41,22 @@ DEVICES = (CPU, torch.device("cuda"))
 
 @hidden
 class Named:
-    """What torch asks every group and backend."""
+    """The properties and methods that torch uses on every group and backend."""
 
     member: Member
 
     title: str
-    """What the profiler's events begin with: the name under which the program asked for the group."""
+    """The prefix of the profiler's events: the backend's name with which the program made the group."""
 
     @property
     def store(self) -> Store:
-        """Through which the group's ranks have met: the part that belongs to this life of the group."""
+        """The store through which the group's ranks have met: the part for this life of the group."""
         return self.member.store
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False, *, opts: Any = None) -> None:
-        """A barrier whose error on rank 0 names the ranks that have not come; see :func:`monitored_barrier`.
+        """A barrier whose error on rank 0 names the missing ranks; see :func:`monitored_barrier`.
 
-        torch gives a group the timeout, and a backend options that have it.
+        torch passes the timeout to a group, but options with it to a backend.
         """
         given = timeout if opts is None else opts
         if given is None or isinstance(given, dist.BarrierOptions):
@@ -64,7 +64,7 @@ class Named:
         monitored_barrier(self.member, self.store, given, wait_all_ranks)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Let operations started from now on take at most ``timeout``."""
+        """Set the timeout of operations that start later."""
         self.member.seconds = seconds_of("set_timeout", timeout)
 
     _set_default_timeout = set_timeout
@@ -74,10 +74,10 @@ class Named:
         return self.member.calls
 
     def setSequenceNumberForGroup(self) -> None:
-        """Every group counts from its creation; there is nothing to agree on."""
+        """Do nothing: every group counts from its creation."""
 
     def enableCollectivesTiming(self) -> None:
-        """Let the works of later calls measure how long they take."""
+        """Let the works of later calls measure their time."""
         self.member.timed = True
 
     # The names in Python; torch's C++ code looks for those above.
@@ -103,11 +103,11 @@ class Named:
 
     @property
     def address(self) -> str | None:
-        """Where this process listens, as ``"host:port"``: what ``herringbone status`` asks."""
+        """The address ``"host:port"`` at which this process listens, for ``herringbone status``."""
         return self.member.communicator.address
 
     def describe(self) -> str:
-        """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
+        """This process's membership in one line: ranks, reducers, forced settings, the timeout."""
         return self.member.communicator.describe()
 
     def explain(
@@ -117,20 +117,21 @@ class Named:
         collective: Collective = "all_reduce",
         compression: Codec | None = None,
     ) -> str:
-        """The algorithm that a collective takes, and why.
+        """The algorithm that a collective uses, and why.
 
-        What folds, for a sum: averages of integers, whose partial sums are wider, may take another.
+        For collectives that fold, the answer is for a sum. Averages of integers have wider partial sums and can use another
+        algorithm.
 
         Args:
-            count: elements per rank, of the smaller buffer where they differ.
+            count: elements per rank, in the smaller buffer if input and output differ.
             dtype: their type, one that can be folded.
-            collective: its name, as :class:`herringbone.Communicator` has it.
+            collective: its name, as in :class:`herringbone.Communicator`.
             compression: a codec's name, or ``"auto"``.
 
         Raises:
-            ValueError: no collective or codec is called that.
+            ValueError: no collective or codec has this name.
             UnsupportedError: elements of the type cannot be folded, or the call cannot be compressed.
-            TypeError: something else, like a tensor, stands where the number, the type or the name belongs.
+            TypeError: an argument is not of its type, such as a tensor instead of the count.
         """
         count = check_explained(count, collective, compression)
         if not isinstance(dtype, torch.dtype):
@@ -141,8 +142,8 @@ class Named:
     def supports_tensor_alloc(self, device: object) -> bool:
         """Whether :meth:`allocate_tensor` can make tensors on ``device``.
 
-        FSDP asks, after ``set_allocate_memory_from_process_group_for_comm``. torch's C++ code asks with a number: what
-        it would call then takes options that have no form in Python, so the answer is no.
+        FSDP asks this after ``set_allocate_memory_from_process_group_for_comm``. torch's C++ code asks with a number. The
+        answer to it is no, because it would then call a method whose options have no form in Python.
         """
         return isinstance(device, torch.device) and device.type == "cpu"
 
@@ -150,7 +151,7 @@ class Named:
         """A zeroed tensor of ``size`` elements in mapped memory; see :func:`herringbone.torch.empty`."""
         return tensor_in(self.member, size, dtype)
 
-    # Forming the group anew. What torch's C++ classes say of rank and size is from the group's creation.
+    # Re-forming the group. Rank and size in torch's C++ classes are from the group's creation.
 
     def getRank(self) -> int:
         """This process's rank in the group."""
@@ -163,21 +164,21 @@ class Named:
     rank, size = getRank, getSize
 
     def get_reconfigure_handle(self) -> str:
-        """What other processes need to form the group anew with this process. It changes with every formation.
+        """The handle that other processes need to re-form the group with this process. It changes with every formation.
 
-        Whoever has it can take part in the next formation: hand it on as you would a password.
+        Any process that has it can take part in the next formation, so treat it like a password.
         """
         return get_handle(self.member, functools.partial(own_host, self.member))
 
     def reconfigure(self, opts: Any) -> Finished:
-        """Form the group anew of the processes whose handles ``opts`` has: a list has them by rank.
+        """Re-form the group from the processes whose handles are in ``opts``; a list is in the order of ranks.
 
-        It returns once all have come. What was running fails with ``ClosedError``.
+        It returns once all have come. Running operations fail with ``ClosedError``.
 
         Raises:
-            ArgumentError: the handles are none, or this process's is not among them; the group is as before.
-            PeerLostError: a member has died; ``ranks`` are the new group's, as in the next.
-            RendezvousError: members have not come within the timeout.
+            ArgumentError: the handles are invalid, or lack this process's; the group is unchanged.
+            PeerLostError: a member has died; ``ranks`` are its ranks in the new group.
+            RendezvousError: members have not come within the timeout; ``ranks`` are their ranks in the new group.
             MismatchError: the members passed different handles.
         """
         options = self.member.options
@@ -186,24 +187,26 @@ class Named:
         return work
 
     def place_of(self, ranks: list[int], name: str, timeout: timedelta | None) -> Place:
-        """The place of this process in a group of those ``ranks`` of this group."""
+        """The place of this process in a subgroup of these ``ranks``."""
         return Place(
             store=self.store,
             group_rank=ranks.index(self.member.communicator.rank),
             group_size=len(ranks),
             timeout=timeout or timedelta(seconds=self.member.seconds),
             group_id=name,
-            # Of a group that was formed anew they are its own.
+            # A group that was re-formed has its own ranks.
             global_ranks_in_group=[self.member.ranks[part] for part in ranks],
         )
 
     def shutdown(self) -> None:
-        """Leave the group once the others hold what they need from this rank.
+        """Leave the group once the others have all data that they need from this rank.
+
+        In both of the following cases this rank has left the group all the same. While another exception is being handled, the
+        error is only printed.
 
         Raises:
-            MismatchError: the ranks disagree about the last calls of the group. It is left all the same. While another
-                exception is under way this is only printed.
-            PeerLostError: a rank has left the group without one of its last calls; as before.
+            MismatchError: the ranks disagree about the last calls of the group.
+            PeerLostError: a rank has left the group without making one of its last calls.
         """
         forget_world(self.member)
         tell(close_each([self.member]))
@@ -219,20 +222,20 @@ class Named:
 class BackendHerringbone(Named, Collectives, C10DBackend):
     """Herringbone for one device type of a group with several backends (``cpu:herringbone,cuda:nccl``).
 
-    torch wraps what these methods return: ``wait``, ``get_future`` and ``is_completed`` work. The plain backend name
-    gives a :class:`ProcessGroupHerringbone`.
+    torch wraps the works that these methods return: ``wait``, ``get_future`` and ``is_completed`` are available. The plain
+    backend name makes a :class:`ProcessGroupHerringbone`.
     """
 
-    # torch asks for each of these without end where a subclass does not define it.
+    # torch would call itself without end for each of these that a subclass does not define.
     supports_splitting = property(lambda self: True)
     supports_coalescing = property(lambda self: True)
     supports_shrinking = property(lambda self: False)
-    # A group with several backends cannot: torch forwards to one of them alone.
+    # A group with several backends cannot do this: torch forwards the call to only one of them.
     supports_reconfigure = property(lambda self: self._alone)
     supports_window = property(lambda self: False)
     _supports_time_estimate = property(lambda self: False)
 
-    # As of every backend in C++; how the group was made is what its ``describe`` says.
+    # As in every backend in C++; ``describe`` shows how the group was made.
     options = property(lambda self: self._options)
 
     def getBackendOptions(self) -> object:
@@ -240,7 +243,7 @@ class BackendHerringbone(Named, Collectives, C10DBackend):
         return self._options
 
     def __init__(self, member: Member, title: str, alone: bool = False) -> None:
-        """``alone``: the group that this is the backend of has no other one, so it can be formed anew."""
+        """``alone``: the group has no other backend than this, so it can be re-formed."""
         C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)
         self.member, self.title, self._alone = member, title, alone
         self._options = C10DBackend.Options(NAME, timedelta(seconds=member.seconds))
@@ -252,9 +255,9 @@ class BackendHerringbone(Named, Collectives, C10DBackend):
         return work
 
     def split(self, store: Store, ranks: list[int], opts: Any) -> BackendHerringbone:
-        """The backend of a group of those ``ranks`` of this group, as torch asks where a group has several backends.
+        """The backend of a subgroup of these ``ranks``; torch asks for it if a group has several backends.
 
-        A rank that is not among them gets one that can do nothing, because torch takes no ``None`` from Python.
+        Other ranks get one that can do nothing, because torch does not accept ``None`` from Python.
         """
         limit = timedelta(seconds=timeout_of(None, getattr(opts, "_timeout", None), self.member.seconds))
         if self.member.communicator.rank not in ranks:
@@ -273,7 +276,7 @@ class BackendHerringbone(Named, Collectives, C10DBackend):
 @hidden
 @observed(refuse=refuse_modes)
 class Undispatched(Collectives):
-    """The calls of a group where torch before 2.14, which calls no backend in Python, calls them directly."""
+    """The calls of a group for torch before 2.14, which calls them directly, because it calls no backend in Python."""
 
 
 Called: Any = Dispatched if DISPATCHES else Undispatched
@@ -290,7 +293,7 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         try:
             dist.ProcessGroup.__init__(self, member.store, *place)
         except TypeError:
-            # torch before 2.14 makes a group with a store only of its own class.
+            # torch before 2.14 makes only groups of its own class with a store.
             dist.ProcessGroup.__init__(self, *place)
         self.member, self.title = member, title
         self._group_name = ""
@@ -313,11 +316,11 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         return backend
 
     def _leave_to_torch(self, method: str, question: str) -> None:
-        """Let torch's C++ code answer ``question`` itself, where it would call our ``method``; programs still call ours.
+        """Let torch's C++ code answer ``question`` itself instead of calling our ``method``; programs still call ours.
 
-        Its flight recorder asks while it holds a lock. A method in Python can lose the GIL there to a thread that waits for
-        this lock with the GIL, and both wait for ever. pybind11 looks for a method once in each class, and a function of C
-        stands for none.
+        Its flight recorder asks while it holds a lock. There a method in Python can lose the GIL to a thread that waits for
+        this lock with the GIL, and both wait forever. pybind11 looks for a method once in each class, and treats a function of
+        C as no method.
         """
         self.__dict__[method] = abs
         try:
@@ -328,7 +331,7 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """The devices whose tensors the group takes, as torch asks before it saves a checkpoint behind the training."""
+        """The devices whose tensors the group takes; torch asks before it saves a checkpoint in the background."""
         mend_async_saves()
         known: list[torch.device] = super()._device_types
         return known or list(DEVICES)
@@ -346,7 +349,7 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         return work
 
     def get_group_store(self) -> Store:
-        """Through which the group's ranks have met."""
+        """The store through which the group's ranks have met."""
         return self.store
 
     def split_group(
@@ -358,7 +361,7 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         group_desc: str | None = None,
         device_types: object = None,
     ) -> ProcessGroupHerringbone | None:
-        """The group of those ``ranks`` of this group, in their order; ``None`` on a rank that is not among them."""
+        """The subgroup of these ``ranks``, in their order; ``None`` on other ranks."""
         rank = self.member.communicator.rank
         if rank not in ranks:
             return None
@@ -371,11 +374,11 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         return group
 
     def getGroupName(self) -> str:
-        """torch's name of this group."""
+        """torch's name for this group."""
         return self._group_name
 
     def setGroupName(self, name: Any) -> None:
-        """Remember torch's name of this group."""
+        """Remember torch's name for this group."""
         if self._backend is not None:
             super()._set_group_name(name)
         self._group_name = name
@@ -393,26 +396,26 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         self._describe()
 
     def _describe(self) -> None:
-        """Have flight records name the group as the program does."""
+        """Let flight records use the program's name for the group."""
         self.member.communicator.describe_as(self._group_name, self._group_desc)
 
 
 def create(
     opts: Any, options: Any, title: str = NAME, parent: Member | None = None
 ) -> ProcessGroupHerringbone | BackendHerringbone:
-    """Make what torch asks for: the default group, or a subgroup that this process is a member of.
+    """Make the group that torch requests: the default group, or a subgroup that this process is a member of.
 
-    ``title`` is the name under which the program asks for it. A subgroup is one of ``parent``, or of the default group.
+    ``title`` is the backend's name in the program's call. A subgroup belongs to ``parent``, or to the default group.
 
     Raises:
         HerringboneError: the ranks did not come together.
-        TypeError: ``pg_options`` is something else than :class:`herringbone.Options` or one of torch's.
+        TypeError: ``pg_options`` is neither :class:`herringbone.Options` nor one of torch's.
     """
     write_torch_records()
     mixed = shares_group(opts)
     seconds_of("new_group" if opts.global_ranks_in_group else "init_process_group", opts.timeout)
     if not isinstance(options, Options):
-        # Those of torch's own backends say nothing that concerns this one.
+        # Options of torch's own backends have nothing for this one.
         if options is not None and not mixed and not isinstance(options, C10DBackend.Options):
             raise TypeError(f"pg_options has to be a herringbone.Options, not {type(options).__name__}")
         options = None
@@ -433,7 +436,7 @@ def create(
 def shares_group(opts: Any) -> bool:
     """Whether the group under construction has other backends for other devices.
 
-    torch does not say. It has then chosen another device's backend as the default, or registered one before.
+    torch does not tell directly. In this case it has chosen another device's backend as the default, or registered one before.
     """
     group = getattr(opts, "process_group", None)
     return group is not None and (bool(group._device_types) or group._get_backend_name() != "custom")

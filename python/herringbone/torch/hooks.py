@@ -1,4 +1,4 @@
-"""What DDP asks of its group in C++ code that does not reach one in Python."""
+"""Replacements for DDP's C++ code that does not reach a group in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["mend_builtin_hooks", "mend_logging_data", "mend_uneven_inputs"]
 
 
 def mend_builtin_hooks() -> None:
-    """Let DDP over Herringbone's groups take torch's hooks in Python; others are as before.
+    """Let DDP over Herringbone's groups use torch's hooks in Python; other groups behave as before.
 
     The built-in hooks do the same, but read futures that only C++ can complete.
     """
@@ -43,10 +43,10 @@ def mend_builtin_hooks() -> None:
 
 
 def mend_logging_data() -> None:
-    """Let DDP's logging data have the name under which the program asked for a group of Herringbone's.
+    """Let DDP's logging data have the backend's name with which the program made a group of Herringbone's.
 
-    A group in Gloo's place has its name, for programs that look for it. torch's C++ code takes a group that itself says
-    this name for a group of Gloo's class.
+    A group in Gloo's place has Gloo's name there, for programs that look for it. The group itself does not report this name,
+    because torch's C++ code would treat it as a group of Gloo's class.
     """
     ddp: Any = DistributedDataParallel
     read = ddp._get_ddp_logging_data
@@ -64,7 +64,7 @@ def mend_logging_data() -> None:
 def mend_uneven_inputs() -> None:
     """Let DDP keep the work from which a backward pass learns how many ranks still have inputs (``join``).
 
-    torch keeps its C++ part alone, which waits for ever once the part in Python is gone. Other backends' are as before.
+    torch keeps only its C++ part, which waits forever once the part in Python is gone. Other backends' works are as before.
     """
     reducer: Any = Reducer
     set_handle = reducer._set_forward_pass_work_handle

@@ -1,6 +1,6 @@
 """The time that a call takes, for the profiler and for ``Work._get_duration``.
 
-TorchScript reads annotations as they are, so they are not postponed here, and has none of its own.
+TorchScript reads annotations as they are written, so they are not postponed here.
 """
 
 # mypy: disable-error-code="no-untyped-call,no-any-return"
@@ -43,10 +43,10 @@ def _fork(trigger: torch.jit.Future[torch.Tensor], number: int) -> torch.jit.Fut
 def _finisher() -> Callable[..., Any] | None:
     """Ends a record once a future is complete, in the profiler's state of the thread that called this.
 
-    A profiler takes the end of an event from a thread that has its state, and calls the event asynchronous if that is
-    another thread than the one which began it. torch's C++ backends hand the state on. From Python only TorchScript's
-    forks do: a fork that waits for a future goes on elsewhere, with the state of the thread that forked. ``None`` where
-    TorchScript cannot be had, as without this file's source.
+    A profiler accepts the end of an event only from a thread that has its state, and marks the event as asynchronous if this is
+    not the thread that began it. torch's C++ backends pass the state on. From Python only TorchScript's forks do: a fork
+    that waits for a future continues on another thread, with the state of the thread that forked. ``None`` if TorchScript is
+    not available, for instance without this file's source.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
@@ -58,10 +58,10 @@ def _finisher() -> Callable[..., Any] | None:
 
 
 class Measured:
-    """What a call's work tells when it ends."""
+    """The measurement of a call, which ends with its work."""
 
     def __init__(self, name: str, inputs: list[torch.Tensor]) -> None:
-        """``name`` and ``inputs`` are the profiler's, if it is on."""
+        """``name`` and ``inputs`` are for the profiler, if it is on."""
         self.milliseconds: float | None = None
         """None until it has ended."""
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""A process's membership in one group: what a process group and its backend for a device share."""
+"""A process's membership in one group, which a process group and its backend for a device share."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["Member", "Unformed", "leave_all", "leave_behind", "part_of", "world_
 
 
 class Unformed:
-    """Stands where a group has no communicator: it is to be formed, or could not be."""
+    """The placeholder for a communicator if the group is not formed yet, or could not be formed."""
 
     address = None
 
     def __init__(self, rank: int, size: int, why: str) -> None:
-        """``rank`` and ``size`` are what the group has until it is formed."""
+        """``rank`` and ``size`` are the group's until it is formed."""
         self.rank, self.size, self.why = rank, size, why
 
     def describe(self) -> str:
@@ -39,41 +39,41 @@ class Unformed:
         return self.why
 
     def describe_as(self, name: str, description: str) -> None:
-        """It is told again to the communicator that is made."""
+        """Do nothing: the communicator gets the setting again once it is made."""
 
     def close(self) -> None:
-        """There is nothing to leave."""
+        """Do nothing, because there is no group to leave."""
 
     def abort(self) -> None:
-        """There is nothing to leave."""
+        """Do nothing, because there is no group to leave."""
 
     def __getattr__(self, name: str) -> Any:
         raise torch_error(errors.ClosedError(self.why))
 
 
 class Member:
-    """One communicator, with what torch adds to it."""
+    """One communicator, with the additions that torch needs."""
 
     options = Options()
-    """What the program asked for when it made the group."""
+    """The options with which the program made the group."""
 
     apart = False
-    """Whether the group shares no fabric with the default group, because it was formed anew."""
+    """Whether the group has another fabric than the default group, because it was re-formed."""
 
     is_world = False
-    """Whether it is the default group's."""
+    """Whether this is the membership in the default group."""
 
     formations = 0
     """How often the group has been formed in this process."""
 
     server: RendezvousServer | None = None
-    """Where the others meet this process to form the group anew, once it has given them a handle."""
+    """The server at which the others meet this process to re-form the group, once it has given them a handle."""
 
     rendezvous: RendezvousStore | None = None
-    """The store of the group's present formation, where it was formed anew."""
+    """The store of the group's present formation, if it was re-formed."""
 
     seconds: float
-    """How long an operation may take unless its call says."""
+    """The default timeout of an operation."""
 
     calls = 0
     """How many calls of torch the group has had in this process."""
@@ -82,7 +82,7 @@ class Member:
     """How many monitored barriers of the group this process has called."""
 
     timed = False
-    """Whether works measure how long they take."""
+    """Whether works measure their time."""
 
     foreign: Mapping[str, str] = {}
     """The devices that the program has given to other backends of the group, and their names, where torch gives this one all tensors."""
@@ -94,10 +94,10 @@ class Member:
         store: Store,
         ranks: list[int] | None = None,
     ) -> None:
-        """``store`` is the part of a store that belongs to this life of the group; ``ranks`` are its members, where that is
-        not all.
+        """``store`` is the part of a store that belongs to this life of the group; ``ranks`` are its members, if it is a
+        subgroup.
         """
-        # One that is not formed raises, and says why, where it is asked for more than its place in the group.
+        # A group that is not formed raises an error with the reason when more than its place is used.
         self.communicator = cast(Communicator, communicator)
         self.forming = threading.Lock()
         self.formations = 0 if isinstance(communicator, Unformed) else 1
@@ -132,9 +132,9 @@ class Member:
         close_each(groups.values())
 
     def subgroup(self, ranks: list[int], timeout: timedelta) -> Member:
-        """The membership in a group of these ``ranks`` of this group, which ascend.
+        """The membership in a subgroup of these ``ranks``, which ascend.
 
-        Members meet by who they are and by how many groups of just these ranks each has made.
+        Members meet by their ranks and by the number of groups of exactly these ranks that each has made.
         """
         communicator = self.communicator.subgroup(ranks)
         store = PrefixStore(f"{communicator.name}/", part_of(self.store, ranks))
@@ -143,7 +143,7 @@ class Member:
         return member
 
     def meet(self) -> None:
-        """Return once all members have made the group. Where one has not, the group is over, and all can make it again."""
+        """Return once all members have made the group. If one has not, the group is over, and all can make it again."""
         try:
             self.communicator.run((BARRIER, 0, 0, (0, 0), (0, 0), None, self.seconds, 0, None))
         except errors.HerringboneError:
@@ -151,11 +151,11 @@ class Member:
             raise
 
     def close(self) -> None:
-        """Leave the group once the others hold what they need from this rank. One that was left is left already.
+        """Leave the group, if that has not happened yet, once the others have all data that they need from this rank.
 
         Raises:
             MismatchError: the ranks disagree about the last calls of the group. It is left all the same.
-            PeerLostError: a rank has left the group without one of them.
+            PeerLostError: a rank has left the group without making one of its last calls.
         """
         owned: list[Any] = [self.rendezvous, self.server]
         self._leave_devices()
@@ -169,7 +169,7 @@ class Member:
     def abort(self) -> None:
         """Leave the group at once: running operations fail with ``ClosedError``, and nothing waits for the others.
 
-        It can be formed anew.
+        It can be re-formed.
         """
         if self in _open:
             _open.remove(self)
@@ -177,7 +177,8 @@ class Member:
         self._leave_devices()
 
     def leave_to_form_anew(self, why: str) -> None:
-        """Leave the group at once, as the first half of a new formation; until the second, ``why`` says what is the matter."""
+        """Leave the group at once, as the first half of a new formation; until the second half, errors have the text
+        ``why``."""
         old, rendezvous = self.communicator, self.rendezvous
         self.communicator, self.rendezvous = cast(Communicator, Unformed(old.rank, old.size, why)), None
         leave_behind(old)
@@ -186,7 +187,7 @@ class Member:
             rendezvous.close()
 
     def form(self, communicator: Communicator, rendezvous: RendezvousStore) -> None:
-        """Be the member of a new formation: what it counts begins again on all ranks."""
+        """Become a member of a new formation; all counters restart on all ranks."""
         self.communicator, self.rendezvous, self.store = communicator, rendezvous, rendezvous
         self.ranks = list(range(communicator.size))
         self.formations += 1
@@ -197,12 +198,12 @@ class Member:
 
 
 def part_of(store: Store, ranks: list[int]) -> Store:
-    """The part of a group's ``store`` that belongs to groups of these ``ranks`` of it."""
+    """The part of a group's ``store`` for subgroups of these ``ranks``."""
     return PrefixStore(f"herringbone/ranks {','.join(map(str, ranks))}/", store)
 
 
 def leave_behind(communicator: Communicator | Unformed) -> None:
-    """Leave a group at once and for good, and wait for nobody: its rank 0 stays until the others have left, too."""
+    """Leave a group at once and for good, without waiting for others; its rank 0 stays until the others have left, too."""
     communicator.abort()
     threading.Thread(target=_close_behind, args=(communicator,), name="herringbone-leaving", daemon=True).start()
 
@@ -216,16 +217,16 @@ _open: list[Member] = []
 
 
 def leave_all(members: Collection[Member]) -> list[Exception]:
-    """Leave those of these groups that are not left yet, and return what they have raised.
+    """Leave the open ones of these groups, and return their errors.
 
-    The oldest is left first. So the group of all ranks comes before those of some ranks, and its end is that of all of them:
-    what each of its own ends may wait for the other ranks, they wait for at once.
+    The oldest is left first. So the group of all ranks comes before its subgroups, and its end ends all of them. Each
+    subgroup's own end could wait for other ranks; this way all of them wait at the same time.
     """
     return close_each([member for member in _open if member in members])
 
 
 def _close_all() -> list[Exception]:
-    """Leave all groups, so that the other ranks see a goodbye and not a death; then end the callbacks' threads."""
+    """Leave all groups, so that the other ranks do not treat this as a death; then end the callbacks' threads."""
     try:
         return leave_all(_open)
     finally:
@@ -236,10 +237,10 @@ at_exit(_close_all)
 
 
 def world_members() -> list[Member]:
-    """This process's memberships that have fabrics of their own: in the default group, and in those that were formed apart."""
+    """This process's memberships with their own fabrics: in the default group, and in groups that were formed separately."""
     formed = [member for member in _open if not isinstance(member.communicator, Unformed)]
     return [member for member in formed if member.is_world or member.apart]
 
 
-# The parent's groups are not a forked child's to leave.
+# A forked child must not leave the parent's groups.
 os.register_at_fork(after_in_child=_open.clear)

@@ -20,17 +20,17 @@ __all__ = ["empty", "tensor_in"]
 def empty(size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """A zeroed CPU tensor in memory that all ranks of this host map (a *mapped buffer*).
 
-    An ``all_reduce`` in place of such a tensor, of the same size on all ranks of a host, needs no copies. Any other
-    collective takes it like any other tensor. The memory is freed with the last tensor over it, also after the group
-    was destroyed. A forked child does not have it and must not touch the tensor.
+    An in-place ``all_reduce`` of such a tensor, of the same size on all ranks of a host, needs no copies. Other
+    collectives take it like any tensor. The memory is freed with the last tensor over it, even after the group was
+    destroyed. A forked child does not have the memory and must not touch the tensor.
 
     Args:
-        dtype: torch's default type if it is not given.
-        group: whose ranks; the default group if it is not given.
+        dtype: by default torch's default type.
+        group: the group of the ranks; by default the default group.
 
     Raises:
-        HerringboneError: there is not so much memory, or this process is a forked child.
-        TypeError: the group is another backend's.
+        HerringboneError: the memory does not suffice, or this process is a forked child.
+        TypeError: the group has another backend.
     """
     group = dist.group.WORLD if group is None else group
     member = getattr(group, "member", None)
@@ -40,7 +40,7 @@ def empty(size: int | Sequence[int], dtype: torch.dtype | None = None, group: di
 
 
 def tensor_in(member: Member, size: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A zeroed tensor in memory that the ranks of ``member`` map where they are on one host."""
+    """A zeroed tensor in memory that all ranks of ``member`` on this host map."""
     size = lengths("empty", "size", size)
     length = math.prod(size) * dtype.itemsize
     if length == 0:
@@ -50,7 +50,7 @@ def tensor_in(member: Member, size: int | Sequence[int], dtype: torch.dtype) -> 
     except errors.HerringboneError as error:
         raise torch_error(error) from None
     storage = torch.frombuffer(holder, dtype=torch.uint8).untyped_storage()
-    # A view of the bytes would do but for autograd, which treats views apart.
+    # A view of the bytes would suffice, but autograd treats views differently.
     tensor: torch.Tensor = torch.empty(0, dtype=dtype).set_(
         storage, 0, size, torch.empty(size, dtype=dtype, device="meta").stride()
     )

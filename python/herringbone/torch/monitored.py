@@ -1,4 +1,4 @@
-"""The barrier that names every rank which has not come."""
+"""The barrier that names the missing ranks."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .work import torch_error
 __all__ = ["monitored_barrier"]
 
 LOOK_SECONDS = 0.005
-"""Between two looks into the store."""
+"""The pause between two checks of the store."""
 
 PASSED, FAILED = "passed", "failed"
 
 
 def monitored_barrier(member: Member, store: Store, timeout: timedelta, wait_all_ranks: bool) -> None:
-    """Return once all ranks of the group have called this; else raise on every rank that has.
+    """Return once all ranks of the group have called this; if some do not, raise on every rank that has.
 
-    It goes through the store: a rank that never comes then leaves no operation of the group unfinished. The texts
-    are those of torch's Gloo, for which programs look.
+    It uses the store, so that a rank that never comes leaves no operation of the group unfinished. The texts are the
+    same as in torch's Gloo, because programs look for them.
 
     Raises:
-        OperationTimeoutError: on rank 0, it names the first rank that has not come, or all of them with
-            ``wait_all_ranks``; on the others, rank 0 has not answered or has missed a rank.
+        OperationTimeoutError: on rank 0 it names the first missing rank, or all of them with ``wait_all_ranks``. On other
+            ranks it means that rank 0 has not answered or has missed a rank.
     """
     member.barriers += 1
     communicator, round = member.communicator, f"herringbone/monitored/{member.barriers}"
@@ -46,7 +46,7 @@ def monitored_barrier(member: Member, store: Store, timeout: timedelta, wait_all
     store.set(f"{round}/verdict", FAILED if missing else PASSED)
     if missing:
         raise _rank_0s_error(missing, timeout)
-    # Every rank has read the verdict before.
+    # Every rank has read the previous verdict.
     before = f"herringbone/monitored/{member.barriers - 1}"
     for key in ("verdict", *range(1, communicator.size)):
         with contextlib.suppress(RuntimeError):
@@ -54,7 +54,7 @@ def monitored_barrier(member: Member, store: Store, timeout: timedelta, wait_all
 
 
 def _missing(store: Store, round: str, size: int, deadline: float, wait_all_ranks: bool) -> list[int]:
-    """The ranks that have not come by the deadline; at most one unless all are waited for."""
+    """The ranks that have not come by the deadline; only the first one, if not all are wanted."""
     missing = []
     for rank in range(1, size):
         if not _appears(store, f"{round}/{rank}", deadline):

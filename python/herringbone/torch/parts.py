@@ -1,4 +1,4 @@
-"""What a call of torch is given: lists of tensors, and tensors that consist of a part for each rank."""
+"""Checks of the arguments of torch's calls: lists of tensors, and tensors that consist of a part for each rank."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_whole(name: str, role: str, whole: torch.Tensor, part: torch.Tensor, s
 
 
 def check_parts(name: str, role: str, parts: Tensors, part: torch.Tensor, size: int) -> None:
-    """Refuse parts that are not one for each rank, or not like this rank's."""
+    """Refuse parts that are not one for each rank, or differ from this rank's."""
     check_number(name, role, parts, size)
     for place, tensor in enumerate(parts):
         check_part(name, role, place, tensor, part)
@@ -68,12 +68,12 @@ def check_part(name: str, role: str, place: int, part: torch.Tensor, own: torch.
     if part.shape != own.shape or part.dtype != own.dtype:
         raise errors.ArgumentError(
             f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
-            f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor; make them alike, as by padding"
+            f"{tuple(own.shape)} of {own.dtype}, like this rank's own tensor; make them equal, for instance by padding"
         )
 
 
 def together(outputs: Tensors, finish: Finish) -> torch.Tensor:
-    """One flat tensor for all ``outputs``: their own memory, or one that they get their values from in the end."""
+    """One flat tensor for all ``outputs``: their own memory, or a tensor from which they get their values in the end."""
     flat = adjacent(outputs)
     if flat is None:
         flat = room((sum(output.numel() for output in outputs),), outputs[0])
@@ -92,7 +92,7 @@ def check_type(name: str, tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def one(name: str, tensors: Any) -> Any:
-    """The only element of ``tensors``: one process drives one device."""
+    """The only element of ``tensors``, because one process drives one device."""
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
@@ -102,7 +102,7 @@ def one(name: str, tensors: Any) -> Any:
 
 @contextlib.contextmanager
 def named(name: str) -> Iterator[None]:
-    """Let errors be torch's, about its call of this name."""
+    """Turn errors into torch's, about its call of this name."""
     try:
         yield
     except errors.HerringboneError as error:
@@ -116,12 +116,12 @@ def staged(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def lengths(tensors: Tensors) -> list[int]:
-    """How many elements each has."""
+    """The number of elements of each."""
     return [tensor.numel() for tensor in tensors]
 
 
 def rows(role: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[int]:
-    """How many elements of ``tensor`` there are for each rank, cut between its rows."""
+    """The number of elements of ``tensor`` for each rank, cut between its rows."""
     length = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
         if length % ranks or not tensor.dim():

@@ -1,4 +1,4 @@
-"""Gradients of buckets that DDP has built in another way than those which residuals are kept of."""
+"""Handles gradients if DDP's buckets differ from the buckets that have residuals."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Averaged", "Layout", "Pieces", "Rearranged", "pairs"]
 Averaged = torch.futures.Future[torch.Tensor]
 
 Layout = tuple[int, ...]
-"""The numbers of a bucket's parameters, in the order in which they lie in it."""
+"""The numbers of a bucket's parameters, in their order within it."""
 
 Pieces = Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
-"""Parameters, and where their gradients lie."""
+"""Parameters, and the places of their gradients."""
 
 
 def pairs(bucket: Any) -> Pieces:
@@ -28,23 +28,23 @@ def pairs(bucket: Any) -> Pieces:
 
 
 class _Arrived:
-    """A bucket of DDP's that waits for some of the other ones to be reduced."""
+    """A bucket of DDP's that waits until some of the saved buckets are reduced."""
 
     def __init__(self, buffer: torch.Tensor, waits: set[int]) -> None:
-        """``waits`` are the numbers of those buckets."""
+        """``waits`` are the numbers of these saved buckets."""
         self.buffer, self.waits = buffer, waits
         self.future: Averaged = torch.futures.Future()
 
 
 class Rearranged:
-    """The gradients of one step, put together as they were when residuals were saved.
+    """The gradients of one step, grouped as they were when residuals were saved.
 
-    A training that is resumed begins with the buckets that DDP builds at first, and has those of later only from the second
-    step on. What is left of a bucket fits that bucket alone, so gradients wait here until all of one of them have come.
+    A resumed training begins with DDP's initial buckets, and has the later ones only from the second step on. A residual fits
+    only its own bucket, so gradients wait here until all gradients of a saved bucket have come.
     """
 
     def __init__(self, layouts: dict[int, Layout], reduce: Callable[[int, torch.Tensor, Pieces], Averaged]) -> None:
-        """``reduce`` averages a bucket of ``layouts``: its number, its buffer, and where each gradient lies in that."""
+        """``reduce`` averages a bucket of ``layouts``, from its number, its buffer, and the place of each gradient in that."""
         self._layouts, self._reduce = layouts, reduce
         self._pieces: dict[int, tuple[torch.nn.Parameter, torch.Tensor]] = {}
         self._issued: set[int] = set()
@@ -52,7 +52,7 @@ class Rearranged:
         self._lock = threading.Lock()
 
     def add(self, bucket: Any, numbers: Layout) -> Averaged:
-        """Take a bucket of DDP's; it is averaged once all its gradients are."""
+        """Add a bucket of DDP's; it is averaged once all its gradients are."""
         self._pieces.update(zip(numbers, pairs(bucket)))
         waits = {index for index, layout in self._layouts.items() if set(layout) & set(numbers)}
         arrived = _Arrived(bucket.buffer(), waits)
@@ -65,7 +65,7 @@ class Rearranged:
         known = {number for layout in self._layouts.values() for number in layout}
         if not known.issuperset(numbers) or (bucket.is_last() and self._layouts.keys() - self._issued):
             raise errors.ConfigError(
-                "compression_hook: what was loaded is left of a model with other parameters; load the state of this model, or none"
+                "compression_hook: the loaded residuals belong to a model with other parameters; load the state of this model, or none"
             )
         return arrived.future
 
@@ -87,7 +87,7 @@ class Rearranged:
         self._reduce(index, flat, views).add_done_callback(put_back)
 
     def _end(self, index: int, error: BaseException | None) -> None:
-        """A bucket is reduced, or has failed: those of DDP's that wait for nothing else are over."""
+        """Note that a saved bucket is reduced, or has failed; DDP's buckets that wait for nothing else are then complete."""
         with self._lock:
             over = []
             for arrived in self._arrived:

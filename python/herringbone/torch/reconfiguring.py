@@ -1,4 +1,4 @@
-"""Forming a group anew with members that the program picks: torch's reconfigure interface (2.14 and later)."""
+"""Re-forming a group with members that the program picks: torch's reconfigure interface (2.14 and later)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .work import Finished, torch_error
 __all__ = ["get_handle", "reconfigure", "renumber"]
 
 CONNECT_SECONDS = 60.0
-"""The members' connections take at most so long once all are there, whatever the timeout."""
+"""The most seconds for the members' connections once all are there, if the timeout is longer."""
 
 Connect = Callable[[int, int, Store, str, float], Communicator]
-"""Meets the other ranks: its rank, how many there are, a store, the store's host, seconds."""
+"""A function that meets the other ranks: its rank, the number of ranks, a store, the store's host, seconds."""
 
 
 def get_handle(member: Member, own_host: Callable[[], str]) -> str:
-    """What the others need to form a group with this process. It changes with every formation.
+    """The handle that the others need to form a group with this process. It changes with every formation.
 
-    ``own_host`` is where others reach this process.
+    ``own_host`` is the host at which others reach this process.
     """
     if member.server is None:
         member.server = RendezvousServer(own_host())
@@ -40,11 +40,11 @@ def get_handle(member: Member, own_host: Callable[[], str]) -> str:
 
 
 def reconfigure(member: Member, opts: Any, connect: Connect) -> Finished:
-    """Leave the group as it is, and form it anew of the processes whose handles ``opts`` has.
+    """Leave the present group, and re-form it from the processes whose handles are in ``opts``.
 
     Raises:
-        ArgumentError: the handles are no handles, or this process's is not among them. The group is as before.
-        HerringboneError: the members did not come together in time. The group is not formed; another attempt may be made.
+        ArgumentError: the handles are invalid, or lack this process's. The group is unchanged.
+        HerringboneError: the members did not come together in time. The group is not formed; you can try again.
     """
     try:
         handles = in_order(opts.handles)
@@ -64,17 +64,17 @@ def reconfigure(member: Member, opts: Any, connect: Connect) -> Finished:
 
 
 def place_among(member: Member, handles: list[Handle]) -> int:
-    """The rank that this process is to have."""
+    """This process's rank in the new group."""
     own = None if member.server is None else member.server.secret
     for rank, handle in enumerate(handles):
         if handle.secret == own:
             return rank
-    known = f"none of the {len(handles)} handles is this group's in this process"
-    raise errors.ArgumentError(f"reconfigure: {known}; pass what its get_reconfigure_handle() gives, too")
+    known = f"none of the {len(handles)} handles belongs to this group in this process"
+    raise errors.ArgumentError(f"reconfigure: {known}; pass the result of its get_reconfigure_handle(), too")
 
 
 def limit(member: Member, timeout: timedelta | None) -> float:
-    """How many seconds a formation may take."""
+    """The timeout of a formation, in seconds."""
     seconds = member.seconds if timeout is None else timeout.total_seconds()
     if seconds <= 0:
         raise errors.ArgumentError(f"reconfigure: timeout is {seconds:g} s; pass a longer one, or none")
@@ -102,7 +102,7 @@ def form(member: Member, round: int, handles: list[Handle], rank: int, seconds: 
 
 
 def renumber(group: dist.ProcessGroup) -> None:
-    """Let torch's own notes say what ranks the default group has, where ``group`` is it."""
+    """Update the ranks of the default group in torch's own records, if ``group`` is that group."""
     ranks = getattr(c10d._world, "pg_group_ranks", None)
     if ranks is not None and group is dist.group.WORLD:
         ranks[group] = {rank: rank for rank in range(group.size())}

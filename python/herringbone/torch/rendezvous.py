@@ -1,4 +1,4 @@
-"""How a process takes part in a rendezvous of the members of a group, and the store that the group has from then on."""
+"""A process's part in a rendezvous of a group's members, and the store that the group has after it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .handles import Handle, digest
 __all__ = ["RendezvousStore", "meet"]
 
 GRACE_SECONDS = 3.0
-"""After its deadline a server gets so long to say that the time is over."""
+"""How long, after the deadline, a server has to report that the time is over."""
 
 ATTENTIVE_SECONDS = 0.5
-"""A thread that waits looks for signals at least so often."""
+"""The most seconds between two checks for signals in a waiting thread."""
 
 PROBE_SECONDS = 0.25
 PROBED_AT_ONCE = 4
-"""Of the members that are missing, so many are looked for before the next word of the server is heard."""
+"""How many missing members are checked before the server's next message is read."""
 
 STORE_SECONDS = 300.0
 
@@ -34,14 +34,14 @@ class Rendezvous:
     """A connection to the server where the members meet."""
 
     def __init__(self, round: int, handles: list[Handle], rank: int, seconds: float) -> None:
-        """Call there.
+        """Connect to it.
 
         Raises:
-            HerringboneError: nobody answers, or nobody is there any more.
+            HerringboneError: the server does not answer, or is gone.
         """
         self.round, self.handles, self.rank, self.seconds = round, handles, rank, seconds
         self.name = f"reconfigure {round}, on rank {rank}"
-        # The same one whatever order a member believes in, so that it is told that others believe in another.
+        # The server does not depend on the order of handles, so that members with different orders meet and get an error.
         self.host = min(range(len(handles)), key=lambda rank: handles[rank].secret)
         self.server = handles[self.host]
         self._inbox = Inbox()
@@ -61,7 +61,7 @@ class Rendezvous:
         Raises:
             PeerLostError: a member has died.
             RendezvousError: members have not come in time, or the server does not answer.
-            MismatchError: the members do not agree on who they are.
+            MismatchError: the members do not agree on the new group's members.
         """
         frame = {"rank": self.rank, "size": len(self.handles), "digest": digest(self.handles)}
         answer = self.ask("come", self.seconds, watches=self.rank == self.host, **frame)
@@ -76,7 +76,7 @@ class Rendezvous:
         self._send("done")
 
     def lost(self) -> HerringboneError | None:
-        """The error of a formation that members have died in, if any have."""
+        """The error of a formation in which members have died, if any have."""
         try:
             ranks = self.ask("lost", 0.0)["value"]
         except HerringboneError as error:
@@ -84,12 +84,12 @@ class Rendezvous:
         return self._lost(sorted(ranks)) if ranks else None
 
     def ask(self, what: str, seconds: float, **values: Any) -> Frame:
-        """Say something, and hear the answer, for which the server takes at most ``seconds``."""
+        """Send a request, and return the answer, for which the server has at most ``seconds``."""
         self._send(what, seconds=seconds, **values)
         return self._receive(seconds + GRACE_SECONDS)
 
     def close(self) -> None:
-        # Not only this reference: a thread that waits here is to see the end.
+        # Not only this reference: a thread that waits here has to see the end.
         with contextlib.suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
@@ -124,7 +124,7 @@ class Rendezvous:
         return frame
 
     def _gone(self, missing: list[int]) -> list[int]:
-        """Those of the missing ranks at whose addresses nobody listens any more: their processes have ended."""
+        """The missing ranks whose addresses refuse connections, because their processes have ended."""
         gone = []
         for rank in [rank for rank in missing if rank not in self._unreachable][:PROBED_AT_ONCE]:
             try:
@@ -138,7 +138,7 @@ class Rendezvous:
     def _silent(self, error: OSError) -> HerringboneError:
         return RendezvousError(
             f"{self.name}: rank {self.host} of the new group does not answer at {self.server.address} ({error}); is its process "
-            "stopped, or the way to it closed? Reconfigure without, with another uuid",
+            "stopped, or unreachable? Reconfigure without it, with another uuid",
             [self.host],
         )
 
@@ -162,19 +162,19 @@ class Rendezvous:
                     ranks,
                 )
             case "differ":
-                those = some if len(set(ranks)) > 1 else f"two members that are to be rank {ranks[0]}"
+                those = some if len(set(ranks)) > 1 else f"two members for rank {ranks[0]}"
                 return MismatchError(
                     f"{self.name}: the ranks disagree: {those} of the new group passed other handles, or in another order; pass "
                     "every member the same list, with handles from the same time"
                 )
             case _:
                 return RendezvousError(
-                    f"{self.name}: the uuid {self.round} has been used with these handles; pass another one every time"
+                    f"{self.name}: the uuid {self.round} has been used with these handles; pass a new one every time"
                 )
 
 
 class RendezvousStore(Store):
-    """A store of torch for one formation of a group. It is in the process where the members met, and ends with it."""
+    """A store of torch's kind for one formation of a group. It is in the process where the members met, and ends with it."""
 
     def __init__(self, rendezvous: Rendezvous) -> None:
         super().__init__()
@@ -184,22 +184,23 @@ class RendezvousStore(Store):
         self._limit = timedelta(seconds=STORE_SECONDS)
 
     def formed(self) -> None:
-        """The group is formed: from now on this process may go without harm to the formation."""
+        """Note that the group is formed: if this process ends later, that does not harm the formation."""
         self._rendezvous.done()
 
     def failed(self) -> HerringboneError | None:
-        """The group could not be formed, though all members have met; the error, if members have died meanwhile."""
+        """Note that the group could not be formed, although all members have met; returns the error, if members have died
+        meanwhile."""
         error = self._rendezvous.lost()
         with contextlib.suppress(HerringboneError):
             self._rendezvous.done()  # this one has not died
         return error
 
     def close(self) -> None:
-        """Be a store no longer."""
+        """Close the store."""
         self._rendezvous.close()
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Keep ``value`` under ``key``."""
+        """Store ``value`` under ``key``."""
         self._ask("set", names=[key], value=_text(value))
 
     def get(self, key: str) -> bytes:
@@ -216,11 +217,11 @@ class RendezvousStore(Store):
         seconds = limit.total_seconds()
         value = self._ask("get", seconds, name=key)["value"]
         if value is None:
-            raise OperationTimeoutError(f"the store of the group: timeout: nobody has set {key} within {seconds:g} s")
+            raise OperationTimeoutError(f"the store of the group: timeout: no rank has set {key} within {seconds:g} s")
         return bytes(value, "latin-1")
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number under ``key``, and return what it is then."""
+        """Add to the number under ``key``, and return the sum."""
         return int(self._ask("add", names=[key], amount=amount)["value"])
 
     def check(self, keys: list[str]) -> bool:
@@ -228,12 +229,12 @@ class RendezvousStore(Store):
         return bool(self._ask("check", names=list(keys))["value"])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Let ``desired`` take the place of ``expected``; what is there then."""
+        """Replace ``expected`` by ``desired``; returns the value after this."""
         answer = self._ask("swap", names=[key], expected=_text(expected), value=_text(desired))
         return bytes(answer["value"], "latin-1")
 
     def delete_key(self, key: str) -> bool:
-        """Forget ``key``; whether it was there."""
+        """Delete ``key``; returns whether it existed."""
         return bool(self._ask("delete", names=[key])["value"])
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -250,10 +251,10 @@ def _text(value: str | bytes) -> str:
 
 
 def meet(round: int, handles: list[Handle], rank: int, seconds: float) -> RendezvousStore:
-    """Wait for all members at the server of the first, and return the store that they have in common.
+    """Wait for all members at the first one's server, and return their common store.
 
     Raises:
-        HerringboneError: they do not come together within ``seconds``; the text says who is missing.
+        HerringboneError: they do not come together within ``seconds``; the text names the missing ones.
     """
     deadline = time.monotonic() + seconds
     rendezvous = Rendezvous(round, handles, rank, seconds)

@@ -1,7 +1,7 @@
-"""The server where the members of a group that is formed anew meet, in the process of one of them.
+"""The server where the members of a re-formed group meet, in the process of one of them.
 
-torch's own store serves as none here. Its host may be what has died, its clients wait without end for a server that
-is stopped or whose port a forked child has kept, and it does not notice that one of those has died who wait there.
+torch's own store cannot be used here, for three reasons. Its host might have died. Its clients wait without end for a server
+that is stopped, or whose port a forked child has kept. It does not notice the death of a waiting client.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .frames import Frame, Inbox, pack, shared_with_no_child
 __all__ = ["RendezvousServer"]
 
 SEND_SECONDS = 2.0
-"""A caller that does not take an answer for so long is none any more."""
+"""A caller that does not read an answer for this time is dropped."""
 
 LOOK_SECONDS = 0.5
-"""How often a caller that watches a round hears who is missing."""
+"""How often a caller that watches a round is told the missing members."""
 
 ROUNDS = 16
-"""So many rounds are remembered: to tell those that come late, and for members that still read what the round has left."""
+"""How many rounds are remembered, for late members, and for members that still read values of a round."""
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class Caller:
     stream: socket.socket
     inbox: Inbox = field(default_factory=Inbox)
     round: Round | None = None
-    """The one that it has come to and not left."""
+    """The round that it has joined and not left."""
     rank: int = -1
 
 
@@ -48,16 +48,16 @@ class Round:
     number: str
     size: int
     digests: dict[str, int]
-    """What the members are, as those have it who came, and who said so first."""
+    """The members' digests from the arrived members, and who sent each first."""
     deadline: float
     seconds: float
     came: dict[int, Caller] = field(default_factory=dict)
     watcher: Caller | None = None
     reported_at: float = 0.0
     verdict: Frame | None = None
-    """What all were told, once it is over."""
+    """The answer to all, once the round is over."""
     lost: list[int] = field(default_factory=list)
-    """Who went after the rendezvous, and had not said that it was done."""
+    """The members that left after the rendezvous without reporting that they were done."""
 
     def missing(self) -> list[int]:
         return [rank for rank in range(self.size) if rank not in self.came]
@@ -65,7 +65,7 @@ class Round:
 
 @dataclass(eq=False)
 class Waiting:
-    """A caller that wants a value."""
+    """A caller that waits for a value."""
 
     caller: Caller
     round: str
@@ -74,7 +74,7 @@ class Waiting:
 
 
 class RendezvousServer:
-    """Listens until it is closed. Who calls has to know its ``secret``."""
+    """Listens until it is closed. Callers need its ``secret``."""
 
     def __init__(self, host: str) -> None:
         self.secret = secrets.token_hex(16)
@@ -93,7 +93,7 @@ class RendezvousServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no longer; whoever is connected sees the end."""
+        """Stop listening; connected clients see the end."""
         self._waker.close()
         if self._thread is not threading.current_thread():
             self._thread.join(SEND_SECONDS)
@@ -271,7 +271,7 @@ class RendezvousServer:
         self._tell(waiting.caller, answer)
 
     def _change(self, frame: Frame) -> Frame:
-        """Do what takes no waiting."""
+        """Handle a request that needs no waiting."""
         values = self._values[str(frame["round"])]  # none: of a formation that is over
         names: list[str] = frame["names"]
         name = names[0] if names else ""
@@ -297,4 +297,4 @@ class RendezvousServer:
                 old, expected = values.get(name, b""), bytes_of("expected")
                 return {"value": put(bytes_of("value")) if old == expected else (old or expected).decode("latin-1")}
             case other:
-                raise ValueError(f"{other}: nobody does that here")
+                raise ValueError(f"{other}: unknown request")

@@ -1,4 +1,4 @@
-"""Programs that say "gloo" and run on Herringbone, because ``HERRINGBONE_REPLACE`` says so."""
+"""With ``HERRINGBONE_REPLACE=gloo``, programs that name the backend "gloo" run on Herringbone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["REAL", "replace_gloo_if_asked"]
 
 REPLACED = "gloo"
 REAL = "torch-gloo"
-"""Under which name torch's own Gloo can be had then."""
+"""The name of torch's own Gloo in this case."""
 
 
 def replace_gloo_if_asked() -> None:
-    """Register Herringbone under the name "gloo", and torch's Gloo under :data:`REAL`, if the environment asks for it.
+    """Register Herringbone under the name "gloo", and torch's Gloo under :data:`REAL`, if the environment requests it.
 
-    If the environment asks for something else, this warns, and no group of that name can be made. It raises nothing,
-    because torch calls it when it is imported, and would advise to load no backends.
+    If the variable has an invalid value, this warns, and no group of that name can be made. It does not raise, because
+    torch calls it during its import, and would advise to load no backends.
     """
     asked = asked_for() - {HOROVOD}
     if not asked:
@@ -57,7 +57,7 @@ def _refuse(problem: str, *_: Any) -> NoReturn:
 
 
 def _rename_in_older_torch() -> None:
-    """Let torch before 2.14, which asks nobody how to make a Gloo group, make another's where it is told a name.
+    """Let torch before 2.14, which makes Gloo groups itself, make ours if the backend's name is given.
 
     ``get_backend`` then says "herringbone".
     """

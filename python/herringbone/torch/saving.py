@@ -1,7 +1,7 @@
-"""Checkpoints that torch saves on a thread, while the training goes on in the same group.
+"""Checkpoints that torch saves on a thread, while the training continues in the same group.
 
-The thread's collectives come at another time on each rank relative to the training's. So each save has a line of calls of its
-own (:meth:`herringbone._herringbone.Communicator.line`), in the order in which the program starts them.
+The thread's collectives come at different times on each rank, relative to the training's. So each save has its own line of
+calls (:meth:`herringbone._herringbone.Communicator.line`), in the order in which the program starts the saves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MODULE = "torch.distributed.checkpoint._async_thread_executor"
 
 
 def mend_async_saves() -> None:
-    """Let saves over Herringbone's groups have their own lines, once the program has imported what saves; others are as before."""
+    """Let saves over Herringbone's groups have their own lines, once the program has imported torch's checkpoints; others are
+    as before."""
     if MODULE in sys.modules:
         _mend()
 

@@ -1,4 +1,4 @@
-"""Training whose bits do not depend on the number of workers."""
+"""Training whose results have the same bits on any number of workers."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 __all__ = ["Shards"]
 
 RECORD_BYTES = 4096
-"""How long the record is that ranks compare when they meet."""
+"""The length of the record that ranks compare when they meet."""
 MEASURED = 3
-"""After how many steps shards may be dealt again, when it is known what one takes."""
+"""After how many steps shards can be redistributed, because the time of a shard is known by then."""
 MACHINE = ("torch", "processor level", "probe of arithmetic")
-"""What may differ between machines if the program says so."""
+"""The properties that can differ between machines if the program allows it."""
 
 
 class Shards:
-    """A training whose bits do not depend on the number of workers: they carry a fixed number of shards::
+    """A training whose results have the same bits on any number of workers, which carry a fixed number of shards::
 
         shards = herringbone.torch.Shards(8, seed=1)
         batches = shards.loader(dataset, batch=8)
         for step in shards.steps(model, optimizer, until=1000):
-            for shard in step:                          # those that this worker carries now
+            for shard in step:                          # the shards that this worker carries now
                 inputs, targets = shard.batch(batches)
                 loss = criterion(model(inputs), targets)
                 loss.backward()
 
-    Each shard has its own samples, its own random numbers and its own gradient at every step, whoever carries it, and the gradients
-    are summed in the canonical tree over the shards. So the parameters after every step are the same bits on 1, 2, 3 or 8 workers,
-    also if workers die, leave and come within the training.
+    At every step each shard has its own samples, its own random numbers and its own gradient, on any worker. The gradients are
+    summed in the canonical tree over the shards. So the parameters after every step are the same bits on 1, 2, 3 or 8 workers,
+    even if workers die, leave and come during the training.
 
-    The logical world is fixed and the workers only carry it, as EasyScale (Li et al., SC 2023) does for GPUs.
+    The shards are a fixed logical world that any workers can carry, as EasyScale (Li et al., SC 2023) does for GPUs.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class Shards:
         runs: Literal["auto", "aligned", "even"] = "auto",
         other_machines: bool = False,
     ) -> None:
-        """Fix what the bits depend on.
+        """Fix the settings that determine the bits.
 
         Args:
-            shards: how many there are; the training's bits depend on it. A multiple of the largest number of workers is best.
-            seed: of all random numbers; the same on all ranks.
-            group: the process group of torch (of the backend ``"herringbone"``), or the communicator, whose ranks carry the shards.
-                If it is left out: torch's default group, or else what :func:`herringbone.init` finds.
-            job: a :class:`herringbone.Elastic`, in place of ``group``: workers may die, leave and come. Its ``save`` and ``load``
-                carry the model's and the optimizer's state.
-            threads: torch's threads for one operation on the CPU: bits depend on them, so this sets them.
-            runs: who carries how many shards, on which no bit depends: ``"aligned"`` and ``"even"`` are those of
-                :class:`herringbone.ShardGroup`; ``"auto"`` begins with aligned runs, and takes those with which a step is expected to
-                take less time, once it is known what a shard takes.
-            other_machines: let machines take part whose processors or versions of torch differ from the others', which may change
-                bits. That is a warning.
+            shards: the number of shards, which the bits depend on. A multiple of the largest number of workers is best.
+            seed: the seed of all random numbers; the same on all ranks.
+            group: the group whose ranks carry the shards: torch's (backend ``"herringbone"``), or a communicator. By default
+                torch's default group, or without one the group from :func:`herringbone.init`.
+            job: a :class:`herringbone.Elastic` instead of ``group``, so that workers can die, leave and come. Its ``save`` and
+                ``load`` carry the model's and the optimizer's state.
+            threads: torch's threads for one operation on the CPU. Bits depend on them, so this sets them.
+            runs: how many shards each worker carries; bits do not depend on it. ``"aligned"`` and ``"even"`` are as in
+                :class:`herringbone.ShardGroup`. ``"auto"`` begins with aligned runs; once the time of a shard is known, it
+                switches to the runs with the shorter expected step.
+            other_machines: allow machines whose processors or versions of torch differ, with a warning, although that can
+                change bits.
 
         Raises:
             TypeError, ValueError: an argument makes no sense.
@@ -91,7 +91,7 @@ class Shards:
         self.shards = check_shards("Shards", shards)
         """How many shards the training has."""
         self.seed = whole("Shards", "seed", seed, "a number")
-        """Of all random numbers."""
+        """The seed of all random numbers."""
         self.threads = whole("Shards", "threads", threads, "a number of threads")
         """torch's threads for one operation."""
         if self.threads < 1:
@@ -106,14 +106,14 @@ class Shards:
         self._lengths: list[int] | None = None
         self._why = WHY.get(runs, WHY["aligned"])
         self.other_machines = bool(other_machines)
-        """Whether processors and versions of torch may differ."""
+        """Whether processors and versions of torch can differ."""
         torch.set_num_threads(self.threads)
         self._job = job
         self._communicator = communicator_of("Shards", group, "which has no sums of shards") if job is None else job.communicator
         self._shard_seconds = 0.0
         self._steps = 0
         self._applied = 0
-        """The step that this process has made last, counted from 1."""
+        """The last step that this process has made, counted from 1."""
         self._running: Training | None = None
         self._loaders: list[ShardLoader] = []
         self._machine: dict[str, Any] | None = None
@@ -122,7 +122,7 @@ class Shards:
 
     @property
     def step(self) -> int:
-        """How many steps are made: within a step's body one more once :meth:`Step.apply` has made it."""
+        """How many steps are complete; within a step's body one more after :meth:`Step.apply`."""
         if self._open is not None and self._open.is_applied:
             return self._open.number + 1
         return self._steps if self._job is None else self._job.steps
@@ -137,18 +137,18 @@ class Shards:
     def loader(
         self, dataset: Any, batch: int, num_workers: int = 0, *, rule: str = "drop", shuffle: bool = True, **options: Any
     ) -> ShardLoader:
-        """What gives each shard its samples: pass it to :meth:`Shard.batch`.
+        """A loader that gives each shard its samples: pass it to :meth:`Shard.batch`.
 
-        Which samples a shard has at a step follows from the seed and the step's number. So no sample comes twice in an epoch and none is
-        lost, also if workers come and go.
+        The seed and the number of a step determine the samples of each shard. So no sample comes twice in an epoch and none is
+        lost, even if workers come and go.
 
         Args:
-            dataset: of torch, with ``__getitem__`` and ``__len__``.
-            batch: the samples of a shard at one step.
+            dataset: a data set of torch, with ``__getitem__`` and ``__len__``.
+            batch: the number of samples of a shard at one step.
             num_workers: processes that read ahead; results do not depend on it.
-            rule: for the end of an epoch that does not divide: ``"drop"`` leaves the rest out, ``"weigh"`` makes a smaller step of it, in
-                which shards weigh as many samples as they have.
-            shuffle: whether each epoch has an order of its own.
+            rule: what to do if an epoch does not divide evenly. ``"drop"`` leaves the remaining samples out. ``"weigh"`` makes
+                a smaller step of them, in which each shard weighs as much as its number of samples.
+            shuffle: whether each epoch has its own random order.
             options: see :class:`ShardLoader`.
         """
         epochs = Epochs(len(dataset), self.shards, batch, self.seed, rule, shuffle)
@@ -162,15 +162,15 @@ class Shards:
         """The training's steps, from :attr:`step` on.
 
         Args:
-            model: any model whose parameters lie on the CPU. Of a DistributedDataParallel its module is trained.
-            optimizer: over the model's parameters; its step is made when the loop goes on.
-            until: the number of steps after which the training ends; forever if it is left out.
-            scaler: a ``torch.amp.GradScaler`` by which the body scales losses.
+            model: any model with parameters on the CPU. A DistributedDataParallel is unwrapped.
+            optimizer: over the model's parameters; it makes its step when the loop continues.
+            until: the number of steps after which the training ends; by default it does not end.
+            scaler: a ``torch.amp.GradScaler`` with which the body scales losses.
 
         Raises:
-            UnsupportedError: the model or the optimizer holds what cannot be trained by shards.
-            ConfigError: ranks have other numbers of shards, seeds, models, or machines.
-            HerringboneError: a step failed; it is not applied. Of a ``job`` lost ranks are no error.
+            UnsupportedError: the model or the optimizer contains something that cannot be trained by shards.
+            ConfigError: ranks have different numbers of shards, seeds, models, or machines.
+            HerringboneError: a step failed; it is not applied. With a ``job`` lost ranks are no error.
         """
         inner = inner_model(model)
         check_model(inner)
@@ -180,22 +180,24 @@ class Shards:
         return self._run(model, inner, optimizer, scaler, until)
 
     def mean(self, numbers: Mapping[int, Any] | Sequence[Any]) -> float:
-        """The mean over all shards of a number of each, such as its loss, on every rank; in the tree of the gradients.
+        """The mean over all shards of one number per shard, such as its loss, on every rank; added in the same tree as
+        gradients.
 
         All ranks call it, between the body of a step and the next step, or outside of steps.
 
         Args:
-            numbers: those of this worker's shards, in their order, or by shard; tensors of one element, too. In a step whose shards
-                have different numbers of samples (``rule="weigh"``) they weigh as their gradients do.
+            numbers: the numbers of this worker's shards, in their order, or by shard; tensors with one element are allowed. If
+                the shards of a step have different numbers of samples (``rule="weigh"``), numbers have the same weights as
+                gradients.
 
         Returns:
-            The mean; not a number if ranks were lost, in a step that is made again.
+            The mean; NaN if ranks were lost, in a step that is repeated.
         """
         if self._open is not None:
             self._open._check_out("shards.mean(numbers)")
         if not isinstance(numbers, (Mapping, list, tuple)):
             raise TypeError(
-                f"Shards.mean: numbers is a {type(numbers).__name__}; pass a list with a number of each of this worker's shards"
+                f"Shards.mean: numbers is a {type(numbers).__name__}; pass a list with one number for each of this worker's shards"
             )
         weights = dict.fromkeys(self.mine, 1.0) if self._open is None else self._open._weights
         if isinstance(numbers, Mapping):
@@ -215,11 +217,12 @@ class Shards:
         return float("nan") if mean is None else mean
 
     def explain(self) -> str:
-        """Which worker carries which shards now, and why."""
+        """The shards that each worker carries now, and why."""
         return explained(self.shards, self._dealt(), self._why)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the model's and the optimizer's states: the same for every number of workers."""
+        """The state for a checkpoint, in addition to the model's and the optimizer's; it is the same for every number of
+        workers."""
         return {
             "version": 1,
             "shards": self.shards,
@@ -231,17 +234,17 @@ class Shards:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the steps that were made when :meth:`state_dict` was called. The loaders are made before.
+        """Continue after the steps that were complete when :meth:`state_dict` was called. Make the loaders first.
 
         Raises:
-            ConfigError: the checkpoint is of another number of shards, seed or number of threads, or of another machine.
+            ConfigError: the checkpoint has another number of shards, seed or number of threads, or is from another machine.
         """
         if self._open is not None:
             raise ArgumentError("Shards.load_state_dict: a step is open; load a checkpoint before the loop over steps")
         if not isinstance(state, Mapping) or "shards" not in state:
-            raise TypeError("Shards.load_state_dict: pass what state_dict() gave")
+            raise TypeError("Shards.load_state_dict: pass the result of state_dict()")
         if state["version"] != 1:
-            raise ConfigError(f"Shards: the checkpoint is of version {state['version']}, and this knows version 1")
+            raise ConfigError(f"Shards: the checkpoint has version {state['version']}, but this release reads version 1")
         for name in ("shards", "seed", "threads"):
             if state[name] != getattr(self, name):
                 raise ConfigError(
@@ -274,7 +277,7 @@ class Shards:
         self, model: Any, inner: torch.nn.Module, optimizer: Optimizer, scaler: Any, until: int | None
     ) -> Generator[Step, None, None]:
         training: Training | None = None
-        # A loop that was left, and is held somewhere.
+        # A loop that was left, but still has a reference somewhere.
         self._part(self._running)
         try:
             with _without_sums(model):
@@ -303,7 +306,7 @@ class Shards:
         except BaseException as error:
             step._undo()
             if step.is_applied and self._job is not None and isinstance(error, (GeneratorExit, PeerLostError)):
-                # The loop was left, or a rank was lost after the step was made: the job's context does not count it.
+                # The loop was left, or a rank was lost after the step was made, so the job's context does not count the step.
                 self._job.steps += 1
             raise
         finally:
@@ -314,7 +317,7 @@ class Shards:
                 self._applied = step.number + 1
 
     def _part(self, training: Training | None) -> None:
-        """The training is over, or goes on with others."""
+        """Called when the training is over, or continues with other members."""
         self.close()
         if training is not None:
             self._shard_seconds = training.seconds or self._shard_seconds
@@ -329,7 +332,7 @@ class Shards:
         return self._communicator if self._job is None else self._job.communicator
 
     def _group(self) -> ShardGroup:
-        """Of the present members, for numbers: those of gradients have one of their own, which runs beside the body."""
+        """The present members' group for numbers; gradients have their own, which runs while the body computes."""
         lengths = self._dealt()
         if self._means is None or self._means.communicator is not self._communicator or self._means.lengths != lengths:
             self._means = ShardGroup(self._communicator, self.shards, runs=lengths)
@@ -345,9 +348,9 @@ class Shards:
         return self._lengths
 
     def _meet(self, model: torch.nn.Module, optimizer: Optimizer, scaler: Any, before: Training | None) -> Training:
-        """The members are new to each other: they compare what bits depend on, get one model, and are dealt shards.
+        """Start with new members: they compare the settings that determine the bits, get the same model, and get shards.
 
-        ``before``: they are the same as in that training, and are only dealt others.
+        ``before``: the members are the same as in that training, and only get other shards.
         """
         self._dealt()
         own = self._record(model, optimizer)
@@ -372,7 +375,7 @@ class Shards:
         return training
 
     def _deal(self, model: torch.nn.Module, seconds: float) -> tuple[list[int], str]:
-        """The runs of the present members, and why, where a shard takes so many seconds, if that is known."""
+        """The runs of the present members, and why; ``seconds`` is the time of a shard, if it is known."""
         if self._runs != "auto" or seconds == 0.0:
             return self._dealt(), self._why
         sizes = [
@@ -386,7 +389,7 @@ class Shards:
         return max(even_shards(self.shards, size)) < max(aligned_shards(self.shards, size))
 
     def _record(self, model: torch.nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-        """What all ranks must have alike."""
+        """The values that must be the same on all ranks."""
         settings = settings_of(optimizer)
         shapes = [(name, str(each.dtype), list(each.shape), each.requires_grad) for name, each in model.named_parameters()]
         shapes += [(name, str(each.dtype), list(each.shape), False) for name, each in model.named_buffers()]
@@ -431,16 +434,16 @@ class Shards:
                 self._differs(values, 5)
 
     def _differs(self, values: str, depth: int) -> None:
-        """Machines differ; the program's line is so many calls away."""
+        """Handle machines that differ; ``depth`` is the number of calls to the program's line."""
         if not self.other_machines:
-            text = f"Shards: {values}, so bits may depend on who carries a shard"
-            raise ConfigError(f"{text}; use equal machines and versions, or pass other_machines=True to do without equal bits")
-        warnings.warn(f"Shards: {values}: bits may depend on who carries a shard", stacklevel=depth)
+            text = f"Shards: {values}, so bits can depend on the worker that carries a shard"
+            raise ConfigError(f"{text}; use equal machines and versions, or pass other_machines=True if bits can differ")
+        warnings.warn(f"Shards: {values}: bits can depend on the worker that carries a shard", stacklevel=depth)
 
 
 _REMEDIES = {
-    "model": "make the same model on all ranks (this is a digest of its parameters' and buffers' names, types and shapes, and of which are trained)",
-    "optimizer's state": "load the same checkpoint on all ranks; save and load of an Elastic carry the optimizer's state_dict(), too",
+    "model": "make the same model on all ranks (the digest covers names, types and shapes of parameters and buffers, and requires_grad)",
+    "optimizer's state": "load the same checkpoint on all ranks; save and load of an Elastic have to include the optimizer's state_dict()",
     "steps": "load the same checkpoint on all ranks",
 }
 
@@ -462,7 +465,7 @@ def _digest(values: bytes) -> str:
 
 
 def _digest_of(state: Any) -> str:
-    """Of an optimizer's state: numbers, texts and tensors in dictionaries and lists."""
+    """A digest of an optimizer's state: numbers, texts and tensors in dictionaries and lists."""
     digest = hashlib.blake2b(digest_size=8)
 
     def add(value: Any) -> None:
@@ -479,7 +482,7 @@ def _digest_of(state: Any) -> str:
             digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         else:
             is_plain = value is None or isinstance(value, (bool, int, float, str, torch.dtype))
-            # What others say of themselves may hold an address.
+            # The repr of other objects can contain an address.
             digest.update(f"{value!r};".encode() if is_plain else f"{type(value).__name__};".encode())
 
     add(state)
@@ -488,7 +491,7 @@ def _digest_of(state: Any) -> str:
 
 @contextmanager
 def _without_sums(model: Any) -> Iterator[None]:
-    """A DistributedDataParallel that the loop's body calls sums nothing and broadcasts nothing by itself."""
+    """Keep a DistributedDataParallel in the loop's body from summing and broadcasting by itself."""
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         yield
         return

@@ -20,35 +20,36 @@ from ..shards_data import BATCH, SAMPLE, Epochs, seed_of
 __all__ = ["ShardLoader", "kept_generators", "seed_generators"]
 
 REFUSED = {
-    "batch_sampler": "the seed, the epoch and the number of a step say which samples come; to train on a part of a data set, "
+    "batch_sampler": "the seed, the epoch and the number of a step determine the samples; to train on a part of a data set, "
     "pass torch.utils.data.Subset",
     "batch_size": "pass batch, the samples of one shard in a step",
     "drop_last": 'pass rule="drop" or rule="weigh"',
-    "generator": "pass seed, from which all random numbers follow",
+    "generator": "pass seed, which determines all random numbers",
     "in_order": "batches always come in order; leave it out",
     "persistent_workers": "workers live from epoch to epoch anyway; leave it out",
-    "sampler": "the seed, the epoch and the number of a step say which samples come; to train on a part of a data set, pass "
+    "sampler": "the seed, the epoch and the number of a step determine the samples; to train on a part of a data set, pass "
     "torch.utils.data.Subset",
     "shuffle": "pass shuffle where the epochs are made",
 }
-"""The options of DataLoader that would let other samples come, or other random numbers, and what to do instead."""
+"""The options of DataLoader that would change samples or random numbers, and what to do instead."""
 
 
 class ShardLoader:
-    """Loads the batch of a step and a shard, in worker processes that load the next ones meanwhile.
+    """Loads the batch of a step and a shard, in worker processes that also prefetch the next ones.
 
-    A batch depends only on the data set, the epochs, the step and the shard: not on the number of workers of the training or of
-    the loader, nor on prefetching. For this, the generators of torch, numpy and Python are seeded by seed, epoch and index
-    before each sample, and by seed, step and shard before ``collate_fn``; the program's own have their states back afterwards.
-    torch has one thread meanwhile, as in DataLoader's workers. Seeding takes 20 to 30 µs a sample, and 150 to 200 µs a batch.
+    A batch depends only on the data set, the epochs, the step and the shard. It does not depend on the training's workers, the
+    loader's workers, or prefetching. For this, the generators of torch, numpy and Python are seeded from the seed, epoch and
+    index before each sample. Before ``collate_fn`` they are seeded from the seed, step and shard. Afterwards the program's
+    generators have their old states. torch has one thread meanwhile, as in DataLoader's workers. Seeding takes 20 to 30 µs a
+    sample, and 150 to 200 µs a batch.
 
-    Whatever else a data set draws numbers from has to be made from these generators in ``__getitem__``, such as
-    ``numpy.random.default_rng(torch.initial_seed())``. State that it keeps from one sample to the next breaks the promise, and
-    nothing can see it. A data set's ``__getitems__``, with which torch fetches a batch at once, is not called, as each sample
-    has a seed of its own.
+    A data set's other generators have to be made from these in ``__getitem__``, such as
+    ``numpy.random.default_rng(torch.initial_seed())``. If it keeps state from one sample to the next, batches are not
+    reproducible, and nothing detects this. A data set's ``__getitems__``, with which torch fetches a batch at once, is not
+    called, because each sample has its own seed.
 
-    Prefetching follows the steps one by one, and the shards of each in order. Other requests are answered as well, but begin
-    with new worker processes: after a change of workers, when a step is repeated, from a checkpoint.
+    Prefetching follows the steps one by one, and the shards of each in order. Other requests also work, but start new worker
+    processes: after a change of workers, when a step is repeated, from a checkpoint.
     """
 
     def __init__(
@@ -69,19 +70,19 @@ class ShardLoader:
 
         Args:
             dataset: has ``__getitem__`` and ``__len__``.
-            epochs: which samples come when.
-            num_workers: processes that load; with 0 this process does it when a batch is asked for.
-            collate_fn: makes a batch of a list of samples; torch's own if ``None``.
-            prefetch_factor: batches that each process loads ahead; 2 if ``None``.
-            pin_memory: as DataLoader's.
-            multiprocessing_context: as DataLoader's.
-            worker_init_fn: as DataLoader's; what it draws from the generators has no effect on the samples. Its
+            epochs: the order of samples.
+            num_workers: processes that load; with 0 this process loads a batch when it is requested.
+            collate_fn: makes a batch from a list of samples; by default torch's own.
+            prefetch_factor: batches that each process loads ahead; by default 2.
+            pin_memory: as in DataLoader.
+            multiprocessing_context: as in DataLoader.
+            worker_init_fn: as in DataLoader; numbers that it draws from the generators have no effect on the samples. Its
                 ``get_worker_info().dataset.dataset`` is this data set.
             timeout: seconds that :meth:`batch` waits for a process.
-            options: others of DataLoader, which are refused.
+            options: other options of DataLoader, which are refused.
 
         Raises:
-            ArgumentError: an option would break the promise, or the data set has another number of samples than the epochs.
+            ArgumentError: an option would change samples, or the data set has another number of samples than the epochs.
             TypeError: the data set has no length.
             UnsupportedError: it is an IterableDataset.
         """
@@ -92,7 +93,7 @@ class ShardLoader:
         _check(dataset, epochs)
         self.epochs = epochs
         self.is_used = False
-        """Whether a step of this process has asked for a batch."""
+        """Whether a step of this process has requested a batch."""
         self._portions = _Portions(epochs)
         self._mine = range(0)
         self._following: Iterator[tuple[int, int]] = iter(())
@@ -110,7 +111,7 @@ class ShardLoader:
             multiprocessing_context=multiprocessing_context,
             worker_init_fn=worker_init_fn,
             timeout=timeout if num_workers else 0,
-            # DataLoader draws from it when workers start; without one it would draw from the program's.
+            # DataLoader draws from it when workers start; without it, it would draw from the program's generator.
             generator=torch.Generator(),
         )
 
@@ -119,7 +120,7 @@ class ShardLoader:
         return self.epochs.steps
 
     def is_empty(self, step: int, shard: int) -> bool:
-        """Whether the shard has no samples in this step, and so is left out of it; only under ``rule="weigh"``."""
+        """Whether the shard has no samples in this step, and so is left out of it; only with ``rule="weigh"``."""
         return self.epochs.count(step, shard) == 0
 
     def weight(self, step: int, shard: int) -> float:
@@ -127,7 +128,7 @@ class ShardLoader:
         return self.epochs.weight(step, shard)
 
     def record(self) -> dict[str, Any]:
-        """What a checkpoint has to remember of the samples; see :meth:`Epochs.record`."""
+        """The part of a checkpoint about samples; see :meth:`Epochs.record`."""
         return self.epochs.record()
 
     def check(self, record: Mapping[str, Any]) -> None:
@@ -141,7 +142,7 @@ class ShardLoader:
 
         Raises:
             ArgumentError: there is no such batch.
-            Exception: whatever the data set or ``collate_fn`` raises, and torch's errors of worker processes. The loader stays
+            Exception: an error of the data set, of ``collate_fn``, or torch's error about a worker process. The loader stays
                 usable: the next call starts new processes.
         """
         if shard not in mine:
@@ -162,13 +163,13 @@ class ShardLoader:
     def close(self) -> None:
         """End the worker processes and drop what they have loaded; another call of :meth:`batch` starts new ones."""
         running, self._running = self._running, None
-        # DataLoader ends workers when the iterator is collected, which a traceback that holds it may put off.
+        # DataLoader ends workers when the iterator is freed, which a traceback with a reference to it can delay.
         shut_down = getattr(running, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
 
     def _start(self, step: int, shard: int, mine: range) -> Iterator[Any]:
-        """A new running iterator, whose next batch is this one."""
+        """A new running iterator whose next batch is this one."""
         self.close()
         self._mine = mine
         self._portions.begin(step, shard, mine)
@@ -179,25 +180,25 @@ class ShardLoader:
 
 
 def _check(dataset: Any, epochs: Epochs) -> None:
-    """Refuse a data set whose samples have no numbers, or others."""
+    """Refuse a data set whose samples have no numbers, or a different number of samples."""
     kind = type(dataset).__name__
     if isinstance(dataset, IterableDataset):
         raise UnsupportedError(
-            f"ShardLoader: {kind} is an IterableDataset, whose samples come in an order of its own; pass a data set with "
+            f"ShardLoader: {kind} is an IterableDataset, which determines the order of samples itself; pass a data set with "
             "__getitem__ and __len__"
         )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise TypeError(f"ShardLoader: a {kind} has no __getitem__ or no __len__; pass a data set with both")
     if len(dataset) != epochs.samples:
         raise ArgumentError(
-            f"ShardLoader: {kind} has {len(dataset)} samples, and the epochs are of {epochs.samples}; pass "
+            f"ShardLoader: {kind} has {len(dataset)} samples, but the epochs have {epochs.samples}; pass "
             "Epochs(len(dataset), ...)"
         )
 
 
 @dataclass(frozen=True)
 class _Portion:
-    """The samples of one batch, as worker processes are asked for them."""
+    """The samples of one batch, as requested from worker processes."""
 
     step: int
     shard: int
@@ -206,18 +207,18 @@ class _Portion:
 
 
 class _Portions:
-    """The batches of a worker's shards, step after step without end, from one of them on. DataLoader's sampler."""
+    """The batches of a worker's shards, step after step without end, from a given one on. DataLoader's sampler."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
         self._first, self._mine = (0, 0), range(epochs.shards)
 
     def begin(self, step: int, shard: int, mine: range) -> None:
-        """Begin there from now on."""
+        """Begin at this batch from now on."""
         self._first, self._mine = (step, shard), mine
 
     def places(self) -> Iterator[tuple[int, int]]:
-        """The steps and shards; endless, because the first one has samples in each epoch."""
+        """The steps and shards, without end, because the first shard has samples in each epoch."""
         first, mine = self._first, self._mine
         places = ((step, shard) for step in count(first[0]) for shard in mine)
         return (place for place in dropwhile(lambda place: place != first, places) if self._epochs.count(*place))
@@ -228,7 +229,7 @@ class _Portions:
 
 
 class _Batches:
-    """A data set whose items are batches, with random numbers that depend on nothing but the seed and the item."""
+    """A data set whose items are batches, with random numbers that depend only on the seed and the item."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], seed: int) -> None:
         self.dataset, self._collate, self._seed = dataset, collate, seed
@@ -250,7 +251,7 @@ class _Batches:
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Whatever the block does to the generators of torch's CPU, numpy and Python, they are as before afterwards."""
+    """Restore the generators of torch's CPU, numpy and Python after the block."""
     of_torch, of_numpy, of_python = torch.default_generator.get_state(), np.random.get_state(legacy=False), random.getstate()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A step of a training by shards: what a worker does with its own, and what all do together at its end."""
+"""A step of a training by shards: each worker's part, and the common end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Shard", "Step", "Training", "settings_of"]
 
 AGAIN, FAILED = 1, 2
-"""What a rank says at the end of a step: its sums began too early; it cannot take part."""
+"""A rank's reports at the end of a step: its sums began too early; it cannot take part."""
 
 
 def settings_of(optimizer: Optimizer) -> str:
@@ -45,7 +45,8 @@ def settings_of(optimizer: Optimizer) -> str:
 
 
 def plain_settings(value: Any) -> str:
-    """A setting as a text that is the same on all ranks: what is no number or text says only its type, for that may hold an address."""
+    """A setting as a text that is the same on all ranks. Objects other than numbers and texts are shown by type, because their
+    repr can contain an address."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}={plain_settings(each)}" for name, each in value.items()) + "}"
     if isinstance(value, (list, tuple)):
@@ -56,7 +57,7 @@ def plain_settings(value: Any) -> str:
 
 
 class Training:
-    """One model in a group: what the steps of :meth:`Shards.steps` share while the members stay."""
+    """One model in a group: the common state of the steps of :meth:`Shards.steps` while the members stay the same."""
 
     def __init__(
         self,
@@ -77,59 +78,59 @@ class Training:
         self.overlaps = communicator.size > 1
         """Whether the sums begin within the last shard's backward pass."""
         self.applies = False
-        """Whether the optimizer may make its step."""
+        """Whether the optimizer is allowed to make its step."""
         self.deals_again = False
-        """Whether shards are to be dealt again once it is known what one takes."""
+        """Whether shards will be redistributed once the time of a shard is known."""
         self.has_warned = False
-        """Whether it has said that a shard's samples may not be its own."""
+        """Whether it has warned that a shard's samples might not be its own."""
         self.made = 0
-        """How many steps were begun and have ended, in whatever way."""
+        """How many steps have begun and ended, applied or not."""
         self.seconds = 0.0
-        """What the fastest of this worker's shards has taken; 0 as long as there was none."""
+        """The time of the fastest of this worker's shards; 0 before the first one."""
         self.step: Step | None = None
-        """The one that is open: the gradients of its last shard are taken as they come."""
+        """The open step: the gradients of its last shard are taken as they come."""
         self._handles: list[Any] = [optimizer.register_step_pre_hook(self._before_optimizer)]
         for at, parameter in enumerate(self.parameters):
-            # torch's is not typed.
+            # torch's function is not typed.
             hooked: Any = parameter
             self._handles.append(hooked.register_post_accumulate_grad_hook(self._taker(at)))
 
     def is_of(self, communicator: Communicator) -> bool:
-        """Whether the members are these, and the model's parameters that are trained the same as before."""
+        """Whether these are the members, and the same parameters of the model are trained as before."""
         return self.communicator is communicator and self.has_same_parameters() and self.buffers.are_of(self.model)
 
     def has_same_parameters(self) -> bool:
-        """Whether the model's parameters that are trained are the same as before, and of the same types."""
+        """Whether the same parameters of the model are trained as before, with the same types."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         same = len(trained) == len(self.parameters) and all(one is other for one, other in zip(trained, self.parameters))
         return same and [(parameter.dtype, parameter.shape) for parameter in trained] == self._kinds
 
     def settings(self) -> str:
-        """The optimizer's and the scaler's, such as the learning rate."""
+        """The settings of the optimizer and the scaler, such as the learning rate."""
         scale = "" if self.scaler is None else f", a scale of {self.scaler.get_scale()!r}"
         return settings_of(self.optimizer) + scale
 
     def settings_digest(self) -> bytes:
-        """A digest of them."""
+        """A digest of the settings."""
         return hashlib.blake2b(self.settings().encode(), digest_size=8).digest()
 
     def note_use(self, shard: Shard) -> None:
-        """A shard is over; say it once if its samples do not seem to be its own."""
+        """Called at the end of a shard; warns once if its samples do not seem to be its own."""
         if not shard.is_used and not self.has_warned:
             self.has_warned = True
             warnings.warn(
                 f"Shards: the body has used neither shard.batch(loader) nor shard.number in {shard}: do its samples depend on it? "
-                "Samples of a DataLoader depend on the number of workers; make a loader by shards.loader(dataset, batch)",
+                "Samples of a DataLoader depend on the number of workers; make a loader with shards.loader(dataset, batch)",
                 stacklevel=3,
             )
 
     def clear_gradients(self) -> None:
-        """No parameter has one, nor have those that are not trained any more."""
+        """Clear the gradients of all parameters, including parameters that are not trained any more."""
         for parameter in self.model.parameters():
             parameter.grad = None
 
     def close(self) -> None:
-        """The members have changed, or the training is over."""
+        """Called when the members have changed, or the training is over."""
         if self.step is not None:
             self.step._undo()
         for handle in self._handles:
@@ -146,21 +147,21 @@ class Training:
     def _before_optimizer(self, *_: Any) -> None:
         if not self.applies:
             raise ArgumentError(
-                "Shards: the loop's body calls optimizer.step(), which would move the parameters before all shards have come; "
-                "leave it out: the step is made when the body is over, or by step.apply()"
+                "Shards: the loop's body calls optimizer.step(), which would change the parameters before all shards are summed. "
+                "Leave it out: the step is made when the body is over, or by step.apply()"
             )
 
 
 class Step:
     """One step: iterate over it for this worker's shards, and compute each one's gradients in the body.
 
-    When the loop goes on, the sums end and the optimizer makes its step. To do something in between, such as to clip the
-    gradients, end the sums by :meth:`reduce`, and have the optimizer make its step by :meth:`apply`.
+    When the loop continues, the sums end and the optimizer makes its step. To do something in between, such as clipping the
+    gradients, end the sums with :meth:`reduce`, and let the optimizer make its step with :meth:`apply`.
     """
 
     def __init__(self, training: Training, seed: int, number: int, loaders: list[ShardLoader]) -> None:
         self.number = number
-        """How many steps the training had made before."""
+        """How many steps the training had made before this one."""
         self._training, self._seed, self._loaders = training, seed, loaders
         self._failure: Exception | None = None
         self._refusal: Exception | None = None
@@ -168,7 +169,7 @@ class Step:
         self._done = 0
         self._takes = False
         self._weights: dict[int, float] = {}
-        """How much each shard counts that has come so far, where one counts 1 that has as many samples as the others."""
+        """The weight of each shard so far; it is 1 if all shards have the same number of samples."""
         self._is_reduced = False
         self.is_applied = False
         """Whether the optimizer has made its step."""
@@ -181,7 +182,7 @@ class Step:
 
     def __iter__(self) -> Iterator[Shard]:
         if self._begun:
-            raise ArgumentError(f"Shards: step {self.number} is iterated over twice; do all that a shard needs in one body")
+            raise ArgumentError(f"Shards: step {self.number} is iterated over twice; do all work for a shard in one body")
         training = self._training
         self._guarded(self._check_gradients)
         self._guarded(training.buffers.begin_shards)
@@ -216,14 +217,14 @@ class Step:
         """End the sums: the parameters' gradients are then the averages over all shards, the same bits on every worker.
 
         Returns:
-            Whether they are. If not, the step is not applied: the loop raises the reason when it goes on, or makes the step again if
-            members of a job were lost.
+            Whether this succeeded. If not, the step is not applied: the loop raises the error when it continues, or repeats the
+            step if members of a job were lost.
         """
         self._check_out("step.reduce() and step.apply()")
         if not self._is_reduced and self._failure is None:
             if self._is_over:
                 raise ArgumentError(
-                    f"Shards: step {self.number} is over, as the loop over steps was left; begin shards.steps() again"
+                    f"Shards: step {self.number} is over, because the loop over steps was left; begin shards.steps() again"
                 )
             self._is_reduced = True
             try:
@@ -234,10 +235,10 @@ class Step:
         return self._failure is None
 
     def apply(self) -> bool:
-        """End the sums, unless :meth:`reduce` has, and have the optimizer make its step.
+        """End the sums, if :meth:`reduce` has not, and let the optimizer make its step.
 
         Returns:
-            Whether it has. If not, the step is made again: change nothing that a repeated step would change once more.
+            Whether the step was made. If not, it is repeated: do not change anything that the repeated step would change again.
         """
         if not self.reduce():
             return False
@@ -247,7 +248,7 @@ class Step:
                 raise ArgumentError(
                     "Shards: the gradients are gone; do not call zero_grad() between step.reduce() and step.apply()"
                 )
-            # Before the optimizer's: one may show a parameter's memory.
+            # Before the optimizer's step, because a buffer can share a parameter's memory.
             training.buffers.apply()
             training.applies = True
             try:
@@ -262,10 +263,10 @@ class Step:
         return True
 
     def _end(self) -> None:
-        """The loop goes on.
+        """Called when the loop continues.
 
         Raises:
-            HerringboneError: why the step was not applied.
+            HerringboneError: the reason why the step was not applied.
         """
         try:
             self.apply()
@@ -275,7 +276,7 @@ class Step:
             raise self._failure
 
     def _undo(self) -> None:
-        """Nothing of the step is left, unless it is applied."""
+        """Undo the effects of the step, if it is not applied."""
         training = self._training
         training.step = None
         self._is_over = True
@@ -287,53 +288,51 @@ class Step:
         training.clear_gradients()
 
     def _fail(self, error: Exception) -> None:
-        """The group has failed in a call of the body, whose errors the loop does not hear of."""
+        """Note that the group has failed in a call of the body, whose errors the loop does not see."""
         self._failure = self._failure or error
 
     def _take(self, at: int) -> None:
-        """A gradient of the last shard has come."""
+        """Called when a gradient of the last shard has come."""
         if self._takes:
             weight = self._weights.get(self._training.mine[self._begun - 1], 1.0)
             self._guarded(lambda: self._training.sums.take(at, weight))
 
     def _batch_of(self, loader: ShardLoader, shard: int) -> Any:
-        """What a loader gives to one of the shards. The shard's gradient counts as its loader says.
+        """A loader's batch for a shard. The loader also determines the weight of the shard's gradient.
 
         Raises:
-            ArgumentError: another loader has said something else.
+            ArgumentError: another loader has given another weight.
         """
         loader.is_used = True
         weight = loader.weight(self.number, shard)
         if self._weights.setdefault(shard, weight) != weight:
-            text = f"Shards: shard {shard} has batches of two loaders in step {self.number}, which weigh {self._weights[shard]} and {weight}"
+            text = f"Shards: shard {shard} has batches of two loaders in step {self.number} with the weights {self._weights[shard]} and {weight}"
             raise ArgumentError(f"{text} in their last steps; use rule='drop', or data sets of the same length")
         return loader.batch(self.number, shard, self._training.mine)
 
     def _guarded(self, action: Callable[[], object]) -> None:
-        """What goes wrong is said when the step ends: an error in a backward pass would end the program's loop."""
+        """Keep errors until the step ends, because an error in a backward pass would end the program's loop."""
         if self._failure is not None or self._refusal is not None:
             return
         try:
             action()
         except (PeerLostError, MismatchError, OperationTimeoutError, ClosedError) as error:
-            # The group's: no call of it would end better.
+            # The group has failed: later calls of it would fail, too.
             self._failure = error
         except HerringboneError as error:
             self._refusal = error
 
     def _check_out(self, what: str) -> None:
         if self._is_in_shard:
-            raise ArgumentError(
-                f"Shards: {what} belong after the loop over shards, and not in it: all workers call them once a step"
-            )
+            raise ArgumentError(f"Shards: call {what} after the loop over shards, not in it: all workers call them once a step")
 
     def _check_gradients(self) -> None:
         if any(parameter.grad is not None for parameter in self._training.parameters):
             text = f"Shards: a backward pass of step {self.number} was made outside of the loop over its shards"
-            raise ArgumentError(f"{text}, so it would count once for each worker; make it within, for each shard")
+            raise ArgumentError(f"{text}, so its gradient would be added once per worker; make it in the loop, for each shard")
 
     def _is_empty(self, shard: int) -> bool:
-        """Whether a shard has no samples in the end of an epoch: of the loaders that this worker has used, as far as there are any."""
+        """Whether a shard has no samples at the end of an epoch, by the loaders that this worker has used, if any."""
         used = [loader for loader in self._loaders if loader.is_used] or self._loaders
         return any(loader.is_empty(self.number, shard) for loader in used)
 
@@ -346,16 +345,14 @@ class Step:
         self._guarded(lambda: take(self._weights.get(number, 1.0)))
 
     def _finish(self) -> None:
-        """What all ranks do together."""
+        """The common part of all ranks."""
         training = self._training
         if self._done < len(training.mine) and self._refusal is None:
             missing = list(training.mine)[self._done :]
             text = f"Shards: step {self.number} has not finished shards {missing} of this worker; do not break out of the loop over step"
             self._refusal = ArgumentError(text)
         if not training.has_same_parameters() and self._refusal is None:
-            text = (
-                f"Shards: parameters have begun or ceased to require gradients, or changed their types, within step {self.number}"
-            )
+            text = f"Shards: requires_grad or the type of parameters has changed within step {self.number}"
             self._refusal = ArgumentError(f"{text}; change that between steps, after step.apply()")
         self._guarded(self._check_gradients)
         if self._failure is not None:
@@ -379,7 +376,7 @@ class Step:
         changed = training.buffers.changed() if is_first else [False] * len(training.buffers.names)
         flags = (AGAIN if training.sums.is_late else 0) | (FAILED if self._refusal is not None else 0)
         own = np.frombuffer(training.settings_digest(), np.uint8)
-        # Where ranks have other bits, both a bit and its opposite are on some rank.
+        # If ranks have different bits, both a bit and its opposite are on some rank.
         word = np.concatenate([np.array([flags], np.uint8), own, ~own, np.array([*there, *changed], np.uint8)])
         training.communicator.all_reduce(word, "bit_or")
         settings, opposite, bits = (
@@ -397,8 +394,8 @@ class Step:
             return self._agreed(may_repeat=False)
         if (settings & opposite).any():
             raise ConfigError(
-                f"Shards: ranks have other settings of the optimizer or the scaler in step {self.number}; this one has "
-                f"{training.settings()}. Change them on all ranks, as by scheduler.step() after step.apply(). The step is not applied"
+                f"Shards: ranks have different settings of the optimizer or the scaler in step {self.number}; this one has "
+                f"{training.settings()}. Change them on all ranks, such as by scheduler.step() after step.apply(). The step is not applied"
             )
         return bits[: len(there)].tolist(), bits[len(there) :].tolist()
 
@@ -418,12 +415,12 @@ class Shard:
     def __init__(self, step: Step, number: int) -> None:
         self._step, self._number = step, number
         self.is_used = False
-        """Whether the body has asked for the number or a batch."""
+        """Whether the body has used the number or a batch."""
         self._batches: dict[ShardLoader, Any] = {}
 
     @property
     def number(self) -> int:
-        """Which shard it is, from 0 to the number of shards - 1."""
+        """The shard's number, from 0 to the number of shards - 1."""
         self.is_used = True
         return self._number
 
@@ -431,15 +428,15 @@ class Shard:
         """This shard's samples of this step.
 
         Args:
-            loader: of :meth:`Shards.loader`.
+            loader: the result of :meth:`Shards.loader`.
 
         Raises:
-            TypeError: it is something else.
+            TypeError: it is not.
         """
         if not isinstance(loader, ShardLoader):
             kind = type(loader).__name__
             raise TypeError(
-                f"batch: loader is a {kind}; pass what shards.loader(dataset, batch) gives, made once before the steps"
+                f"batch: loader is a {kind}; pass the result of shards.loader(dataset, batch), made once before the steps"
             )
         if loader not in self._batches:
             self._batches[loader] = self._step._batch_of(loader, self.number)

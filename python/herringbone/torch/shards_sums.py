@@ -1,8 +1,8 @@
-"""The gradients of a worker's shards: folded one after the other, and summed over the workers while the last one's are computed.
+"""The gradients of a worker's shards: folded one after the other, and summed over the workers while the last shard is computed.
 
-Parameters lie in buckets that follow from their order, types and sizes only, so they are the same on all workers, whatever each of
-them carries. A bucket's sum starts once all of its gradients have come and the buckets before it have started: the order is the
-same everywhere, too.
+Parameters are in buckets that depend only on their order, types and sizes, so the buckets are the same on all workers, with any
+shards. A bucket's sum starts once all of its gradients have come and the earlier buckets have started, so the order is the same
+everywhere, too.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .tensors import FOLDED
 __all__ = ["BUCKET_BYTES", "FIRST_BUCKET_BYTES", "Bucket", "GradientSums", "buckets_of"]
 
 BUCKET_BYTES = 25 << 20
-"""A bucket is full beyond that."""
+"""A bucket is full beyond this number of bytes."""
 FIRST_BUCKET_BYTES = 1 << 20
-"""The same of the first one: so the sums start early."""
+"""The same for the first bucket, so that the sums start early."""
 
 OP = "average"
 """The sum over all shards is divided by their number, once."""
 
 
 _Gradient = tuple[Span, torch.Tensor] | None
-"""Its memory and what keeps it."""
+"""Its memory and the object that keeps it."""
 
 
 class Bucket(NamedTuple):
@@ -56,7 +56,7 @@ def buckets_of(sizes: Sequence[tuple[torch.dtype, int]]) -> list[Bucket]:
 
 
 class _Filling:
-    """A bucket's memory, and how far its sum is."""
+    """A bucket's memory, and the progress of its sum."""
 
     def __init__(self, bucket: Bucket, parameters: Sequence[torch.nn.Parameter], partials: int) -> None:
         kind = FOLDED[bucket.dtype]
@@ -66,14 +66,14 @@ class _Filling:
         self.lengths = [parameters[at].numel() for at in bucket.at]
         self.count = sum(self.lengths)
         self.partials = torch.empty((partials, self.count), dtype=wide)
-        # One partial sum can be made anew, if the sums have to be; of several only the last one.
+        # A single partial sum can be made again if the sums have to be; of several only the last one.
         self.total = self.partials[0] if partials == 1 else torch.empty(self.count, dtype=wide)
         self.result = self.total if wide == bucket.dtype else torch.empty(self.count, dtype=bucket.dtype)
         self.waits_for = 0
         self.pending: _herringbone.Pending | None = None
 
     def places(self, place: int) -> list[Span]:
-        """Where the partial sums of one of its parameters go."""
+        """The memory for the partial sums of one of its parameters."""
         offset, width = sum(self.lengths[:place]), self.partials.element_size()
         bytes_ = self.lengths[place] * width
         return [(row.data_ptr() + offset * width, bytes_) for row in self.partials]
@@ -87,13 +87,13 @@ class _Filling:
         self.pending = sums.submit((kind, self.count, 0, source, target, self.partials, None, 0, None))
 
     def wait(self) -> None:
-        """Until the sum has ended."""
+        """Wait until the sum has ended."""
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.wait(None)
 
     def rounded(self) -> list[torch.Tensor]:
-        """What the gradients are, one after the other."""
+        """The gradients, one after the other."""
         if self.result is not self.total:
             width, narrow = self.total.element_size(), self.result.element_size()
             total, into = (self.total.data_ptr(), self.count * width), (self.result.data_ptr(), self.count * narrow)
@@ -102,10 +102,10 @@ class _Filling:
 
 
 def _checksum(gradient: torch.Tensor) -> int:
-    """Of the gradient's bytes: what a program changes by way of ``.data`` or numpy has no new version."""
+    """A digest of the gradient's bytes, because a change through ``.data`` or numpy gives no new version."""
     if gradient.layout != torch.strided or not gradient.numel():
         return 0
-    # Its memory, in whatever order, where that is all it has.
+    # Its memory, in any order, if its values fill it.
     whole = gradient.detach()
     if not whole.is_contiguous():
         whole = whole.contiguous()
@@ -137,7 +137,7 @@ class GradientSums:
         """Whether a gradient has changed after its bucket's sum had started: the sums have to be made again."""
 
     def begin(self) -> None:
-        """The first shard's gradients come next."""
+        """Called before the first shard's gradients come."""
         self.abandon()
         self._native.restart()
         self._started = 0
@@ -146,9 +146,10 @@ class GradientSums:
             bucket.waits_for = len(bucket.at)
 
     def take(self, at: int, weight: float) -> None:
-        """The gradient of one parameter of the last shard is there, and its bucket's sum starts if it was the last of those.
+        """Called when the last shard's gradient of a parameter is ready; the bucket's sum starts after its last gradient.
 
-        It may change once more, in another backward pass or because the program changes it: that is found at the shard's end.
+        The gradient can change again, in another backward pass or because the program changes it: that is found at the shard's
+        end.
         """
         gradient = self._parameters[at].grad
         if self._seen[at] is None and gradient is not None:
@@ -157,12 +158,12 @@ class GradientSums:
             self._has_come(at)
 
     def take_all(self, weight: float) -> None:
-        """A shard is over that is not the last one: its gradients are this object's from here on."""
+        """Called at the end of a shard that is not the last one: this object owns its gradients from here on."""
         self._native.push(0, [self._read(at, weight) for at in self._order])
         self._clear()
 
     def take_rest(self, weight: float) -> None:
-        """The last shard is over: take the gradients that have not come yet, and look whether others have changed."""
+        """Called at the end of the last shard: take gradients that have not come yet, and check whether others have changed."""
         self._last = [self._read(at, weight) for at in self._order]
         for at, last in zip(self._order, self._last):
             seen, gradient = self._seen[at], self._parameters[at].grad
@@ -174,29 +175,29 @@ class GradientSums:
         self._clear()
 
     def sum_again(self) -> None:
-        """Some rank's sums have begun too early: make all of them anew."""
+        """Make all sums again, because some rank's sums have begun too early."""
         self._native.push_again(0, self._last)
         self.is_late, self._started = False, 0
         self.start_all()
 
     def start_all(self) -> None:
-        """Start the sums that have not: of a worker without shards none has."""
+        """Start the sums that have not started; on a worker without shards that is all of them."""
         while self._started < len(self._buckets):
             self._buckets[self._started].submit(self._sums)
             self._started += 1
 
     def wait(self) -> None:
-        """Until all sums have ended."""
+        """Wait until all sums have ended."""
         for bucket in self._buckets:
             bucket.wait()
 
     def there(self) -> list[bool]:
-        """For which parameters a shard of this worker has given a gradient; all shards have come."""
+        """For each parameter, whether a shard of this worker has given a gradient; all shards must be over."""
         there = self._native.there()
         return [there[place] for place in self._place]
 
     def abandon(self) -> None:
-        """Wait for the sums that have started, however they end: they use memory."""
+        """Wait for all started sums, even if they fail, because they use memory."""
         for bucket in self._buckets:
             try:
                 bucket.wait()
@@ -205,7 +206,7 @@ class GradientSums:
         self._forget()
 
     def give_back(self, there: Sequence[bool]) -> None:
-        """Make the averages the parameters' gradients; of those for which no shard has given one there is none."""
+        """Make the averages the parameters' gradients; a parameter without a gradient on any shard gets none."""
         for bucket in self._buckets:
             for at, values in zip(bucket.at, bucket.rounded()):
                 parameter = self._parameters[at]
@@ -219,7 +220,7 @@ class GradientSums:
             self._started += 1
 
     def _forget(self) -> None:
-        """The last shard's gradients are not needed any more."""
+        """Release the last shard's gradients."""
         self._seen = [None] * len(self._parameters)
         self._last = [None] * len(self._parameters)
 
@@ -228,7 +229,7 @@ class GradientSums:
             parameter.grad = None
 
     def _read(self, at: int, weight: float) -> _Gradient:
-        """A parameter's gradient, if it has one, with its values in the order of the parameter's."""
+        """A parameter's gradient, if it has one, with its values in the parameter's order."""
         parameter = self._parameters[at]
         gradient = parameter.grad
         if gradient is None:

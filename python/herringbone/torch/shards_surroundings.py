@@ -1,4 +1,4 @@
-"""What a shard's computation depends on beside its samples: random numbers, buffers, threads, and the machine."""
+"""The other inputs of a shard's computation: random numbers, buffers, threads, and the machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Buffers", "machine", "probe"]
 
 
 class Buffers:
-    """A model's buffers within a step: every shard starts from those that the step began with."""
+    """A model's buffers within a step: every shard starts with the buffers that the step began with."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._own = dict(model.named_buffers())
-        # Their bytes travel, whatever the buffers' strides are.
+        # Their bytes are sent, with any strides.
         plain = torch.contiguous_format
         self._before = [buffer.detach().clone(memory_format=plain) for buffer in self._own.values()]
         self._begun = [buffer.clone() for buffer in self._before]
@@ -27,46 +27,46 @@ class Buffers:
         self.names = list(self._own)
 
     def are_of(self, model: nn.Module) -> bool:
-        """Whether the model has the same ones still."""
+        """Whether the model still has the same buffers."""
         present = dict(model.named_buffers())
         own = self._own.items()
         return list(present) == self.names and all(_are_alike(present[name], buffer) for name, buffer in own)
 
     def begin(self) -> None:
-        """A step begins: if it fails they hold again what they hold now."""
+        """Called when a step begins: if it fails, the buffers get their present values again."""
         self._copy(self._before, self._values())
 
     def begin_shards(self) -> None:
-        """Every shard begins with what they hold now, which the step's body may have changed."""
+        """Let every shard begin with the present values, which the step's body can have changed."""
         self._copy(self._begun, self._values())
 
     def begin_shard(self) -> None:
-        """The next shard begins."""
+        """Reset the buffers for the next shard."""
         self._copy(self._values(), self._begun)
 
     def undo(self) -> None:
-        """Nothing of the step is left."""
+        """Undo the effects of the step."""
         self._copy(self._values(), self._before)
 
     def keep(self) -> None:
-        """They hold what shard 0 leaves to the next step."""
+        """Set the buffers to shard 0's values, for the next step."""
         self._copy(self._kept, self._values())
 
     def changed(self) -> list[bool]:
-        """Which of them shard 0 has changed."""
+        """The buffers that shard 0 has changed."""
         return [not _are_equal(kept, begun) for kept, begun in zip(self._kept, self._begun)]
 
     def packed(self, which: list[bool]) -> torch.Tensor:
-        """The bytes of these of what shard 0 leaves."""
+        """The bytes of these buffers after shard 0."""
         parts = [_bytes_of(kept) for kept, is_changed in zip(self._kept, which) if is_changed]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
 
     def size_of(self, which: list[bool]) -> int:
-        """How many bytes these have."""
+        """The number of bytes of these buffers."""
         return sum(kept.numel() * kept.element_size() for kept, is_changed in zip(self._kept, which) if is_changed)
 
     def unpack(self, which: list[bool], values: torch.Tensor) -> None:
-        """What shard 0 leaves of these comes from its worker; the others hold what the step began with."""
+        """Set these buffers from shard 0's worker; the others keep the values that the step began with."""
         offset = 0
         for kept, begun, is_changed in zip(self._kept, self._begun, which):
             if is_changed:
@@ -77,15 +77,17 @@ class Buffers:
                 kept.copy_(begun)
 
     def apply(self) -> None:
-        """They hold what shard 0 leaves to the next step."""
+        """Set the buffers to shard 0's values, for the next step."""
         self._copy(self._values(), self._kept)
 
     def _values(self) -> list[torch.Tensor]:
-        """The buffers, which modules may have replaced by others of the same kind."""
+        """The buffers, which modules can have replaced by others of the same kind."""
         present = dict(self._model.named_buffers())
         if present.keys() != self._own.keys():
             names = sorted(present.keys() ^ self._own.keys())
-            raise UnsupportedError(f"Shards: buffers {names} have come or gone within a step; make them before the first one")
+            raise UnsupportedError(
+                f"Shards: buffers {names} were added or removed within a step; make them before the first step"
+            )
         for name, own in self._own.items():
             if not _are_alike(present[name], own):
                 raise UnsupportedError(f"Shards: buffer {name} has changed its shape or type within a step")
@@ -111,7 +113,7 @@ def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """What bits depend on beside the program, for all processes to compare."""
+    """The properties of the machine that determine bits, for all processes to compare."""
     return {
         "default type": str(torch.get_default_dtype()),
         "matmul precision": torch.get_float32_matmul_precision(),
@@ -123,7 +125,7 @@ def machine() -> dict[str, Any]:
 
 
 def probe() -> str:
-    """A digest of some arithmetic by the libraries under torch. They choose by more than the processor's level, and by settings."""
+    """A digest of some arithmetic by the libraries under torch, whose choices also depend on other features and on settings."""
     generator = torch.Generator().manual_seed(53)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -139,7 +141,7 @@ def probe() -> str:
         image = nn.functional.conv2d(drawn(2, 3, 16, 16), weights[2], padding=1)
         result = hidden.softmax(1).log().sum() + image.exp().mean() + image.sigmoid().std()
         gradients = torch.autograd.grad(result, weights)
-    # They are zero where denormal numbers are flushed.
+    # These are zero if denormal numbers are flushed.
     tiny = drawn(9) * 1e-39
     for tensor in (result.detach(), tiny, *gradients):
         digest.update(tensor.contiguous().view(-1).numpy().tobytes())

@@ -1,6 +1,6 @@
-"""Sums of sparse tensors, whose ranks may have different indices.
+"""Sums of sparse tensors; ranks can have different indices.
 
-Every rank gathers all ranks' indices and values, padded to the longest, and adds up those of one index. It receives
+Every rank gathers all ranks' indices and values, padded to the longest, and adds up the values of each index. It receives
 N - 1 times the longest rank's part.
 """
 
@@ -24,9 +24,9 @@ LENGTHS = kind_of("all_gather", "i64")
 
 
 def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduction: Reduction) -> None:
-    """Add to ``batch`` what replaces ``tensor`` by the merged sum, or average, over all ranks.
+    """Add calls to ``batch`` that replace ``tensor`` by the merged sum, or average, over all ranks.
 
-    How long the ranks' parts are is agreed on before this returns.
+    Before this returns, the ranks exchange the lengths of their parts.
     """
     op, factor = reduction
     if op not in ("sum", "average") or factor is not None:
@@ -58,7 +58,7 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
             part.shape,
             check_invariants=False,
         ).coalesce()
-        # A detached sparse tensor would not tell the tensor of its new indices.
+        # A detached sparse tensor would not pass its new indices on to the tensor.
         with torch.no_grad():
             tensor.copy_(merged / size if op == "average" else merged)
 
@@ -71,7 +71,7 @@ def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
 
 
 def _lengths(member: Member, batch: Batch, part: torch.Tensor) -> list[int]:
-    """How many indices each rank has; checks that the tensors are alike otherwise."""
+    """How many indices each rank has; checks that the tensors agree in everything else."""
     communicator = member.communicator
     alike = zlib.crc32(repr((tuple(part.shape), part.dtype)).encode())
     all = torch.empty((communicator.size, 4), dtype=torch.int64)
@@ -84,7 +84,7 @@ def _lengths(member: Member, batch: Batch, part: torch.Tensor) -> list[int]:
         raise torch_error(
             MismatchError(
                 f"all_reduce on rank {communicator.rank}: its sparse tensor has shape {tuple(part.shape)} of "
-                f"{part.dtype} with {part.sparse_dim()} sparse dimensions, and those of ranks {unlike} have others; "
+                f"{part.dtype} with {part.sparse_dim()} sparse dimensions. The tensors of ranks {unlike} differ; "
                 "pass tensors of one shape, type and layout"
             )
         )

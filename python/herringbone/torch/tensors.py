@@ -1,7 +1,7 @@
-"""How torch's tensors, types and options are put to the engine.
+"""How torch's tensors, types and options are described to the engine.
 
-The engine sees memory: an address, a number of elements, one of its types. What torch allows beyond that
-is translated here or refused with the alternative named.
+The engine sees memory: an address, a number of elements, one of its types. Everything else that torch allows is
+translated here, or refused with an alternative.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FOLDED = {getattr(torch, name): kind for name, kind in arrays.FOLDED.items()}
 """The types that the engine can fold."""
 
 PAIRS = {torch.complex32: "f16", torch.complex64: "f32", torch.complex128: "f64"}
-"""Types of which sums and averages are those of pairs."""
+"""Types whose sums and averages are computed as pairs."""
 
 OPS = {
     dist.ReduceOp.SUM: "sum",
@@ -71,23 +71,23 @@ OPS = {
 """torch's ops that the engine has."""
 
 BY_HASH = {hash(kind): name for kind, name in OPS.items()}
-"""The same by hash, which a ``ReduceOp`` and its kind share, and no two kinds: to compare them takes much longer."""
+"""The same by hash, because comparing ops takes much longer. A ``ReduceOp`` and its kind share a hash, two kinds never do."""
 
 NO_TIME = timedelta(0)
 
 OF_TRUTHS = {"sum": "max", **{op: op for op in ("product", "min", "max", "bit_and", "bit_or", "bit_xor")}}
-"""What ops on booleans are on their bytes, which are 0 or 1: a sum is true if any is."""
+"""The ops on bytes for ops on booleans, which are 0 or 1: a sum is true if any is."""
 
 
 class Lacking(torch.Tensor):
-    """Stands for a tensor where there is no memory for one: it has shape and type, and no values.
+    """A placeholder for a tensor that there is no memory for: it has a shape and a type, but no values.
 
     A collective on it fails on all ranks, so no rank waits for this one.
     """
 
 
 def or_lacking(make: Callable[[], torch.Tensor], like: torch.Tensor | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor that ``make`` makes, of the shape of ``like``, or what stands for it where there is no memory (:class:`Lacking`)."""
+    """The tensor that ``make`` makes, of the shape of ``like``, or a :class:`Lacking` if there is no memory for it."""
     try:
         return make()
     except RuntimeError as error:
@@ -109,24 +109,24 @@ def room(shape: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor for values like those of ``tensor``, in the same order; or what stands for it (:class:`Lacking`)."""
+    """A tensor with the shape and type of ``tensor``, in the same order; or a :class:`Lacking`."""
     if isinstance(tensor, Lacking):
         return tensor
     return or_lacking(lambda: torch.empty_like(tensor), tensor, tensor.dtype)
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor.contiguous()``, or what stands for it (:class:`Lacking`)."""
+    """``tensor.contiguous()``, or a :class:`Lacking`."""
     return tensor if isinstance(tensor, Lacking) else or_lacking(tensor.contiguous, tensor, tensor.dtype)
 
 
 class Reduction(NamedTuple):
-    """What a caller wants done with elements."""
+    """The operation on elements that a caller requests."""
 
     op: str
     """The engine's name of it."""
     factor: Any = None
-    """What each rank multiplies its input by first, a number or a tensor (``PREMUL_SUM``)."""
+    """The factor by which each rank multiplies its input first, a number or a tensor (``PREMUL_SUM``)."""
 
 
 class Folding(NamedTuple):
@@ -135,12 +135,12 @@ class Folding(NamedTuple):
     dtype: str
     """The engine's type."""
     scale: int
-    """How many elements of that type each element is."""
+    """How many elements of that type form each element."""
     op: str
     factor: Any
 
     def kind(self, collective: str) -> Kind:
-        """The kind of calls of ``collective`` that fold so."""
+        """The kind of calls of ``collective`` that fold in this way."""
         return kind_of(collective, self.dtype, self.op)
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -168,20 +168,20 @@ def reduce_op(opts: Any) -> Reduction:
         return Reduction(known)
     kind = getattr(op, "op", op)
     if kind == dist.ReduceOp.PREMUL_SUM:
-        # torch gives the factor away only in what it would pickle.
+        # torch shows the factor only in the values that it would pickle.
         return Reduction("sum", op.__getstate__()[1])
     names = ", ".join(kind.name for kind in OPS)
     raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{kind.name}; use one of {names}")
 
 
 def timeout_of(opts: Any, timeout: timedelta | None, default: float) -> float:
-    """Seconds that an operation may take: of the argument or the options where they say more than zero."""
+    """The timeout of an operation in seconds: the argument's or the options', if above zero."""
     given = timeout if timeout is not None else getattr(opts, "timeout", None)
     return given.total_seconds() if isinstance(given, timedelta) and given > NO_TIME else default
 
 
 def seconds_of(call: str, timeout: timedelta) -> float:
-    """Seconds that operations may take; refuses what is no time."""
+    """The timeout of operations in seconds; an error if it is not a time."""
     if not isinstance(timeout, timedelta):
         raise TypeError(f"{call}: timeout is a {type(timeout).__name__}; pass a datetime.timedelta(seconds=...)")
     seconds = timeout.total_seconds()
@@ -208,7 +208,7 @@ def folding(tensor: torch.Tensor, reduction: Reduction) -> Folding:
 
 
 def instead(dtype: torch.dtype) -> str:
-    """What to do where elements of ``dtype`` are not folded as was asked."""
+    """Advice for elements of ``dtype`` that cannot be folded in this way."""
     if dtype == torch.bool:
         return "convert it with .to(torch.uint8), or use MIN (all), MAX (any) or BXOR"
     if dtype in PAIRS:
@@ -219,7 +219,7 @@ def instead(dtype: torch.dtype) -> str:
 
 
 def move_type(tensor: torch.Tensor) -> tuple[str, int]:
-    """The type and its elements per element of ``tensor`` for moving it unchanged: every type can be moved.
+    """The type, and its elements per element of ``tensor``, for moving it unchanged; every type can be moved.
 
     Raises:
         UnsupportedError: the tensor is on no device whose tensors are taken, or is sparse.
@@ -243,18 +243,18 @@ def check_place(tensor: torch.Tensor) -> None:
 
 
 def check_cpu(tensor: torch.Tensor) -> None:
-    """Refuse what has no memory of the CPU that the engine could read, and memory that is not the tensor's values."""
+    """Refuse tensors without CPU memory that the engine could read, and tensors whose memory is not their values."""
     if not tensor.is_cpu:
         if isinstance(tensor, Lacking):
             return
         device = tensor.device.type
         if device == "meta":
-            raise UnsupportedError("herringbone moves CPU tensors, and a meta tensor has no values to move")
+            raise UnsupportedError("herringbone moves CPU tensors, but a meta tensor has no values to move")
         backend = "nccl" if device == "cuda" else "..."
         raise UnsupportedError(
-            f"herringbone moves CPU tensors and got one on {tensor.device}; pass tensor.cpu(), or give that "
-            f'device a backend of its own: init_process_group("cpu:herringbone,{device}:{backend}") with torch 2.14 or '
-            f'later, and a group for it before: new_group(backend="{backend}")'
+            f"herringbone moves CPU tensors and got one on {tensor.device}; pass tensor.cpu(), or give that device its own "
+            f'backend. With torch 2.14 or later: init_process_group("cpu:herringbone,{device}:{backend}"). With earlier '
+            f'versions, make a group for it: new_group(backend="{backend}")'
         )
     problem = unlike_its_memory(tensor)
     if problem is not None:
@@ -267,7 +267,7 @@ def in_order(tensor: torch.Tensor) -> bool:
 
 
 def source(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` where its memory is its values in order, else a copy that is."""
+    """``tensor`` if its memory is its values in order, else such a copy."""
     if in_order(tensor):
         return tensor
     staged = room(tensor.shape, tensor)
@@ -275,23 +275,23 @@ def source(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def target(tensor: torch.Tensor, staged: torch.Tensor, finish: Finish) -> None:
-    """Let ``tensor`` receive the values of ``staged`` in the end, where that is another tensor."""
+    """Let ``tensor`` receive the values of ``staged`` in the end, if that is another tensor."""
     if staged is tensor:
         return
     if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape)):
-        raise ArgumentError("an expanded tensor can not receive a result; pass tensor.contiguous()")
+        raise ArgumentError("an expanded tensor cannot receive a result; pass tensor.contiguous()")
     finish.append(lambda: tensor.detach().copy_(staged))
 
 
 def written(tensors: Sequence[torch.Tensor]) -> None:
-    """Tell autograd that the engine writes ``tensors``, where torch's Gloo does by copying to them."""
+    """Tell autograd that the engine writes ``tensors``; torch's Gloo does this by copying to them."""
     increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """``tensors`` (of one type) as one flat tensor, if they lie one after the other in memory."""
     if len({tensor.numel() for tensor in tensors}) > 1:
-        # An empty one has no address, so those before and after it would have to be compared; it is not worth it.
+        # An empty tensor has no address, so its neighbours would have to be compared, which is not worth it.
         return None
     first = tensors[0]
     step = first.numel() * first.element_size()
@@ -305,13 +305,13 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All of ``tensors`` in one: their own memory where they lie one after the other, else a copy."""
+    """All of ``tensors`` in one: their own memory if they lie one after the other, else a copy."""
     flat = adjacent(tensors)
     return packed(tensors) if flat is None else flat
 
 
 def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A copy of all of ``tensors`` in one, or what stands for it (:class:`Lacking`)."""
+    """A copy of all of ``tensors`` in one, or a :class:`Lacking`."""
     lengths = [tensor.numel() for tensor in tensors]
     flat = room((sum(lengths),), tensors[0])
     if any(isinstance(each, Lacking) for each in (flat, *tensors)):

@@ -20,14 +20,14 @@ VARIABLE = "HERRINGBONE_TIMELINE"
 
 
 def start_timeline(directory: str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
-    """Write a timeline of all that this process does from now on, in all groups, into a file of its own in this directory.
+    """Write a timeline of everything that this process does from now on, in all groups, into its own file in this directory.
 
-    The steps of the first optimizer that makes one are marked in it. ``herringbone trace merge`` makes one file of those of all
-    ranks. An earlier timeline ends.
+    It marks the steps of the first optimizer that makes one. ``herringbone trace merge`` joins the ranks' files into one. An
+    earlier timeline ends.
 
     Args:
-        directory: is made if it is missing.
-        group: any that is not formed apart from the default group, which is used if none is given.
+        directory: it is made if it is missing.
+        group: by default the default group, or any group that was not formed separately from it.
 
     Raises:
         HerringboneError: the file cannot be written.
@@ -42,7 +42,7 @@ def start_timeline(directory: str | os.PathLike[str], group: dist.ProcessGroup |
 
 
 def stop_timeline(group: dist.ProcessGroup | None = None) -> None:
-    """End the timeline, if one is written: then its file is whole.
+    """End the timeline, if one is being written. Its file is complete then.
 
     Raises:
         TypeError: the group is another backend's.
@@ -52,7 +52,7 @@ def stop_timeline(group: dist.ProcessGroup | None = None) -> None:
 
 
 def mark_steps_if_asked() -> None:
-    """Mark the steps of the optimizer if the environment asks for timelines."""
+    """Mark the steps of the optimizer if the environment requests timelines."""
     if os.environ.get(VARIABLE):
         _steps.watch()
 
@@ -67,7 +67,7 @@ def _member_of(group: dist.ProcessGroup | None) -> Member:
 
 
 class _Steps:
-    """Marks the steps of one optimizer: a program may have several, and a step of the program is one of each."""
+    """Marks the steps of one optimizer: a program can have several, and its step consists of one step of each."""
 
     def __init__(self) -> None:
         self.handle: Any = None
@@ -79,7 +79,7 @@ class _Steps:
             self.handle = register_optimizer_step_post_hook(self.stepped)
 
     def stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        """An optimizer has made a step, so the program's next one begins."""
+        """Called after an optimizer's step, when the program's next step begins."""
         known = None if self.optimizer is None else self.optimizer()
         if known is None:
             self.optimizer = weakref.ref(optimizer)

@@ -25,23 +25,23 @@ __all__ = ["Finished", "Numbered", "Received", "StagedWork", "Work", "torch_erro
 NO_TIMEOUT = timedelta(0)
 
 MESSAGES = frozenset(CALLS[name].number for name in ("send", "recv", "recv_anysource"))
-"""The calls that end when another rank's program comes to theirs, in no order with collectives."""
+"""The calls that end when another rank's program reaches theirs, in no fixed order with collectives."""
 
 
 class Numbered(dist.Work):
-    """What torch asks of every work: which call it is of."""
+    """The call that a work belongs to, which torch asks of every work."""
 
     op_type = 100
-    """Of torch's ``OpType``; this one is "unknown"."""
+    """A value of torch's ``OpType``; this one is "unknown"."""
 
     sequence = 0
     """The call's number in its group, from 1."""
 
     group: Communicator | None = None
-    """The group that it was called in."""
+    """The group of the call."""
 
     has_messages = False
-    """Whether messages are among the calls that it stands for."""
+    """Whether it includes messages between two ranks."""
 
     _measured: Measured | None = None
 
@@ -57,11 +57,11 @@ class Numbered(dist.Work):
         return self.sequence
 
     def _get_duration(self) -> float:
-        """Milliseconds from the call to its end, where the group's timing is on and it has ended."""
+        """Milliseconds from the call to its end, if the group's timing is on and the call has ended."""
         milliseconds = None if self._measured is None else self._measured.milliseconds
         if milliseconds is None:
             raise RuntimeError(
-                "a work knows its duration once it has ended, if group._enable_collectives_timing() came before the call"
+                "a work has a duration once it has ended, if group._enable_collectives_timing() was called before the call"
             )
         return milliseconds
 
@@ -70,7 +70,7 @@ class Numbered(dist.Work):
 class Work(Numbered):
     """One collective of this process, made of one or more operations of the engine."""
 
-    # Of all works with no steps to take; the others have their own.
+    # The default for works without further steps; others have their own.
     _lock = threading.RLock()
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
 
@@ -82,8 +82,8 @@ class Work(Numbered):
         finish: Sequence[Callable[[], object]],
         threads: CallbackThreads,
     ) -> None:
-        """``handles`` are the operations that may still run, ``names`` theirs in errors, and ``finish`` the steps after
-        their success, such as copying a staged result to its place. Without handles it has finished, steps included.
+        """``handles`` are the operations that can still be running, ``names`` their names in errors, and ``finish`` the steps
+        after their success, such as copying a staged result. Without handles everything has finished, including the steps.
         """
         super().__init__()
         self._handles = handles
@@ -110,7 +110,7 @@ class Work(Numbered):
         For tensors in an accelerator's memory the current stream waits for the result, and the host until the last copy is queued. An
         error that comes later is raised by the group's next call on that device, and :meth:`exception` has it.
 
-        A positive ``timeout`` bounds this wait, not the collective: it goes on, and can be waited for again. The host waits then.
+        A positive ``timeout`` limits this wait, not the collective: it continues, and you can wait for it again. The host waits then.
 
         Raises:
             HerringboneError: the collective failed, or the wait took longer than ``timeout``. The error is
@@ -144,12 +144,12 @@ class Work(Numbered):
         self._settle()
 
     def measure(self, measured: Measured) -> None:
-        """Let ``measured`` end with this."""
+        """Let ``measured`` end with this work."""
         self._measured = measured
         self._threads.watch(self._handles, measured.end)
 
     def is_completed(self) -> bool:
-        """Whether it has finished, well or not; the results are in their tensors if it has."""
+        """Whether it has finished, successfully or not; if so, the results are in their tensors."""
         if not all(handle.done() for handle in self._handles):
             return False
         if self.exception() is None:
@@ -161,7 +161,7 @@ class Work(Numbered):
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Why it failed; ``None`` while it runs and where it succeeded."""
+        """Why it failed; ``None`` while it runs and after success."""
         for handle, name in zip(self._handles, self._names):
             error = handle.error()
             if error is not None:
@@ -179,13 +179,13 @@ class Work(Numbered):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the result tensors; a failed collective completes it with the error.
 
-        Callbacks run on threads of their own and may block. They may start collectives: ranks match these by the order in
-        which the program has given the callbacks, apart from the program's own.
+        Callbacks run on their own threads and can block. They can start collectives: ranks match these by the order in which
+        the program has passed the callbacks, separately from the program's own collectives.
         """
         with self._lock:
             if self._future is None:
-                # Completing through `then` is what makes a failure an error for C++ waiters too: they see
-                # what `Future.set_exception` stores as a value.
+                # Completing through `then` makes a failure an error for C++ waiters, too: they would see an exception stored by
+                # `Future.set_exception` as a value.
                 trigger: torch.futures.Future[None] = torch.futures.Future()
                 self._future = trigger.then(self._conclude)
                 self._take_turns(self._future)
@@ -205,12 +205,12 @@ class Work(Numbered):
 
 @hidden
 class StagedWork(Work):
-    """A collective with steps to take after its success, which are taken also if its caller drops it unwaited."""
+    """A collective with further steps after its success, which are made even if its caller drops it without waiting."""
 
     def __del__(self) -> None:
         if self._finish:
             handles, steps = self._handles, self._finish
-            # A forked child has the parent's works, and no operations.
+            # A forked child has the parent's works, but no operations.
             with contextlib.suppress(errors.HerringboneError):
                 self._threads.watch(handles, lambda: take_steps(handles, steps))
 
@@ -220,7 +220,7 @@ class Received(StagedWork):
     """A message that this process receives."""
 
     def source_rank(self) -> int:
-        """The group rank that sent the message, once it is here."""
+        """The group rank that sent the message, once it has arrived."""
         self.wait()
         handle = self._handles[0]
         if not isinstance(handle, Pending):
@@ -252,31 +252,31 @@ def take_steps(handles: Sequence[Pending | StagedHandle], steps: Sequence[Callab
 class Finished(Numbered):
     """A collective that had succeeded before its call returned.
 
-    It has no ``__init__`` of its own, which would take longer than the rest: whoever makes it sets ``tensors``.
+    It has no ``__init__`` of its own, which would take longer than the rest: the code that makes it sets ``tensors``.
     """
 
     tensors: list[torch.Tensor]
-    """They hold the result."""
+    """The tensors with the result."""
 
     def measure(self, measured: Measured) -> None:
-        """It has finished."""
+        """True, because it has finished."""
         self._measured = measured
         measured.end()
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """There is nothing to wait for."""
+        """Return at once, because it has finished."""
         return True
 
     def is_completed(self) -> bool:
-        """It has finished."""
+        """True, because it has finished."""
         return True
 
     def is_success(self) -> bool:
-        """Without an error."""
+        """True, because it has succeeded."""
         return True
 
     def exception(self) -> BaseException | None:
-        """There is none."""
+        """None, because it has succeeded."""
         return None
 
     def result(self) -> list[torch.Tensor]:
@@ -284,10 +284,10 @@ class Finished(Numbered):
         return list(self.tensors)
 
     def synchronize(self) -> None:
-        """There is nothing to wait for."""
+        """Return at once, because it has finished."""
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that has the result tensors."""
+        """A completed future with the result tensors."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self.result())
         self._take_turns(future)
@@ -298,9 +298,9 @@ _torch_types: dict[type[BaseException], type[BaseException]] = {}
 
 
 def torch_error(error: BaseException, name: str = "") -> BaseException:
-    """``error`` as what it is and also as a ``torch.distributed.DistBackendError``.
+    """``error`` as an instance of its own class and of ``torch.distributed.DistBackendError``.
 
-    Its text names ``name``, torch's collective, also where the engine's has another name.
+    Its text names ``name``, torch's collective, even where the engine's has another name.
     """
     kind = type(error)
     if not issubclass(kind, errors.HerringboneError) or issubclass(kind, dist.DistBackendError):
