@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
             "bounded:99999999999: behind bounded: comes N, the steps, a whole number from 0",
         ),
         (["--architecture", f"diloco:{'9' * 5000}"], f"diloco:{'9' * 33}...: behind diloco: comes H, the steps, a whole number"),
-        (["--architecture", "shards:129"], "shards:129: a step has 128 samples; write at most shards:128, or take more workers"),
+        (["--architecture", "shards:129"], "shards:129: a step has 128 samples; write at most shards:128, or use more workers"),
         (["--architecture", "async,async"], "--architecture names async twice"),
         (["--architecture", ","], "--architecture names none; there are all-reduce"),
         (["--workers", "0"], "--workers 0: pass a whole number from 1 to 64"),
@@ -87,7 +87,7 @@ def test_a_file_is_refused_before_the_training_and_left_as_it_is(tmp_path: Path,
     (link := tmp_path / "link.html").symlink_to(tmp_path / "target.html")
     assert [refusal(path) for path in (there, tmp_path / "new.html", link, pipe, Path("/dev/null"))] == [None] * 5
     assert there.read_text() == "before" and sorted(tmp_path.iterdir()) == [link, pipe, there] and link.is_symlink()
-    assert refusal(there / "page.html") == f"there is no folder {there}"
+    assert refusal(there / "page.html") == f"the folder {there} does not exist"
 
     def forbidden(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
@@ -147,7 +147,7 @@ def test_a_python_without_torch_is_told_how_to_get_it(
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "torch" else found(name, *more))
     assert main([]) == 3
-    hint = f"training needs torch, and {sys.executable} has none: {sys.executable} -m pip install torch numpy"
+    hint = f"training needs torch, but {sys.executable} lacks it: {sys.executable} -m pip install torch numpy"
     assert capsys.readouterr().err == f"herringbone compare: {hint}\n"
 
 

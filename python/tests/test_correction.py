@@ -65,7 +65,7 @@ def test_residuals_follow_rates() -> None:
     assert [rates.follow("call", [rate]) for rate in (0.0, 0.1)] == [1.0, 2.0], "a rate of 0 moves nothing"
     several = Rates()
     assert [several.follow("call", now) for now in ([0.1, 1.0], [0.01, 0.1])] == pytest.approx([1.0, 10.0])
-    with pytest.raises(herringbone.ArgumentError, match="call: the learning rates were .* no common factor"):
+    with pytest.raises(herringbone.ArgumentError, match="call: the learning rates changed from .* not by one common factor"):
         several.follow("call", [0.01, 0.01])
     assert Rates([0.4]).follow("call", [0.1]) == 4.0, "from a saved state"
 
@@ -81,7 +81,7 @@ def test_residuals_follow_rates() -> None:
         ("topk:0.01", {"warmup_steps": 1.5}, "warmup_steps is a float"),
         ("topk:0.01", {"masking": True}, "masking without momentum"),
         ("twobit:1", {"masking": True, "momentum": 0.5}, "twobit:1 does not tell which elements were sent whole"),
-        ("int8", {"warmup_steps": 8}, "int8 has no share that could fall from 1/4; leave it out, or take topk or randomk"),
+        ("int8", {"warmup_steps": 8}, "int8 has no share that could fall from 1/4; leave it out, or use topk or randomk"),
     ],
 )
 def test_wrong_numbers_are_refused(codec: str, numbers: dict[str, object], said: str) -> None:

@@ -104,5 +104,5 @@ def test_what_cannot_be_an_embedding_is_refused(servers: herringbone.ParameterSe
         TableEmbedding(3)  # type: ignore[arg-type]
     for optimizer in ("add", "Assign"):
         ascending = servers.table(optimizer, rows=10, optimizer=optimizer)
-        with pytest.raises(herringbone.ArgumentError, match="takes values and no gradients"):
+        with pytest.raises(herringbone.ArgumentError, match="takes values, not gradients"):
             TableEmbedding(ascending)

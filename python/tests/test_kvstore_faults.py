@@ -180,7 +180,7 @@ def test_a_file_of_states_is_regular_and_has_what_it_says(tmp_path: Path) -> Non
         (claim, r"an array of float32 and shape \[1099511627776\] would take 4398046511104 bytes, and 0 are left"),
     ]
     for path, what in wrong:
-        with pytest.raises(ArgumentError, match=f"load_optimizer_states: {path} is no file of .*{what}"):
+        with pytest.raises(ArgumentError, match=f"load_optimizer_states: {path} is not a file from .*{what}"):
             kv.load_optimizer_states(path)
 
 
@@ -193,7 +193,7 @@ def test_states_of_another_kind_are_refused(tmp_path: Path) -> None:
     no_states = (2).to_bytes(8, "little") + b"[]"
     for number, bad in enumerate([b"", b"hello", good[: len(good) // 2], good[8:], good + b"1", b"\xff" * 64, no_states]):
         path.write_bytes(bad)
-        with pytest.raises(ArgumentError, match="is no file of save_optimizer_states"):
+        with pytest.raises(ArgumentError, match="is not a file from save_optimizer_states"):
             kv.load_optimizer_states(path)
             pytest.fail(f"file {number} is taken")
     with pytest.raises(FileNotFoundError):
@@ -210,12 +210,12 @@ def test_states_of_another_kind_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "match"),
     [
-        ({"states": {1: {"step": 1, "velocity": np.zeros((4, 4), np.complex64)}}}, "no array of fractions"),
-        ({"states": {1: {"step": 1, "velocity": np.full((4, 4), "x")}}}, "no array of fractions"),
-        ({"params": [1]}, "is no file of save_optimizer_states"),
-        ({"params": {"learning_rate": "x"}}, "has a number that the optimizer cannot have"),
-        ({"params": {"lr_scheduler": 5}}, "has a number that the optimizer cannot have"),
-        ({"params": {"name": "adam"}}, "has a number that the optimizer cannot have"),
+        ({"states": {1: {"step": 1, "velocity": np.zeros((4, 4), np.complex64)}}}, "not an array of a floating type"),
+        ({"states": {1: {"step": 1, "velocity": np.full((4, 4), "x")}}}, "not an array of a floating type"),
+        ({"params": [1]}, "is not a file from save_optimizer_states"),
+        ({"params": {"learning_rate": "x"}}, "has a number that is invalid for the optimizer"),
+        ({"params": {"lr_scheduler": 5}}, "has a number that is invalid for the optimizer"),
+        ({"params": {"name": "adam"}}, "has a number that is invalid for the optimizer"),
     ],
 )
 def test_states_that_no_optimizer_has_are_refused(tmp_path: Path, what: dict[str, Any], match: str) -> None:
@@ -233,9 +233,7 @@ def test_what_a_program_gives_for_a_number_is_named(given: Any) -> None:
     kv = with_keys()
     optimizer = kvstore.create_optimizer("sgd", lr_scheduler=lambda updates: given)
     kv.set_optimizer(optimizer)
-    with pytest.raises(
-        ArgumentError, match="push: the rate of the lr_scheduler for update 1 is .* a number that is finite is needed"
-    ):
+    with pytest.raises(ArgumentError, match="push: the rate of the lr_scheduler for update 1 is .* it has to be a finite number"):
         kv.push(1, full(1))
     optimizer = kvstore.create_optimizer("sgd")
     kv.set_optimizer(optimizer)
@@ -295,7 +293,7 @@ def test_rows_are_named_by_whole_numbers_and_go_into_arrays_like_the_value() -> 
     with pytest.raises(ArgumentError, match="rows go from 0 to 3"):
         kv.row_sparse_pull("e", out, row_ids=np.array([2**63], np.uint64))
     for shape in ((5, 3), (4, 2)):
-        with pytest.raises(ArgumentError, match=r"out of key 'e' is of shape .*, and the value of \(4, 3\)"):
+        with pytest.raises(ArgumentError, match=r"in out for key 'e' has shape .*, but the value has \(4, 3\)"):
             kv.row_sparse_pull("e", kvstore.RowSparse.zeros(shape), row_ids=[1])
     with pytest.raises(ArgumentError, match="2 outs and 3 lists of row_ids"):
         kv.row_sparse_pull("e", [out, kvstore.RowSparse.zeros((4, 3))], row_ids=[[0], [1], [2]])

@@ -108,7 +108,7 @@ def test_what_cannot_be_is_refused(kv: RemoteKVStore) -> None:
         (ArgumentError, "key 5 has elements of float16", lambda: kv.init([4, 5], [ONE, np.ones(3, np.float16)])),
         (ArgumentError, "key 4 has no value", lambda: kv.pull(4, ONE)),
         (UnsupportedError, "servers run no Python; use set_optimizer", lambda: kv.set_updater(print)),
-        (UnsupportedError, "'dist_async' compresses nothing", lambda: kv.set_gradient_compression({"type": "2bit"})),
+        (UnsupportedError, "'dist_async' cannot compress", lambda: kv.set_gradient_compression({"type": "2bit"})),
         (UnsupportedError, "the states are on the servers", lambda: kv.save_optimizer_states("none")),
         (UnsupportedError, "the states are on the servers", lambda: kv.load_optimizer_states("none")),
         (ArgumentError, "use pull for dense arrays", lambda: kv.row_sparse_pull(3, kvstore.RowSparse.of(ONE), row_ids=[0])),

@@ -118,7 +118,7 @@ def test_any_callable_is_a_scheduler_and_what_does_not_travel_is_each_workers_ow
         other = kvstore.create_optimizer("sgd", lr_scheduler=schedule)
         settle(other, given)
         assert other.lr_scheduler is schedule
-        with pytest.raises(ArgumentError, match="an lr_scheduler of its own, which does not travel"):
+        with pytest.raises(ArgumentError, match="an lr_scheduler of its own, which cannot be sent"):
             settle(kvstore.create_optimizer("sgd"), given)
         kv = kvstore.create()
         kv.init(1, np.zeros(3))

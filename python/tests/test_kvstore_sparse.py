@@ -86,7 +86,7 @@ def test_whole_values_are_pulled_into_row_sparse_arrays() -> None:
     double = sparse([], 0, "float64")
     kv.pull(["w", "e"], out=[double, out], ignore_sparse=False, async_op=True)
     assert double.indices.tolist() == [1] and double.data.dtype == np.float64 and (double.data == 7).all()
-    with pytest.raises(ArgumentError, match=r"out of key 'w' is of shape \(2, 3\), and the value of \(4, 3\)"):
+    with pytest.raises(ArgumentError, match=r"in out for key 'w' has shape \(2, 3\), but the value has \(4, 3\)"):
         kv.pull("w", out=kvstore.RowSparse.zeros((2, 3)), ignore_sparse=False)
 
 
@@ -97,7 +97,7 @@ def test_pulled_rows_have_the_type_of_their_array() -> None:
     kv.row_sparse_pull("e", out=outs, row_ids=[1])
     assert [out.dtype.name for out in outs] == ["float64", "float16", "int32"]
     assert [out.data[0, 0] for out in outs] == [2.5, 2.5, 2]
-    with pytest.raises(ArgumentError, match="row_sparse_pull: an array of out of key 'e' is of shape"):
+    with pytest.raises(ArgumentError, match="row_sparse_pull: an array in out for key 'e' has shape"):
         kv.row_sparse_pull("e", out=kvstore.RowSparse.zeros((4, 2)), row_ids=[1])
 
 

@@ -42,7 +42,7 @@ def test_each_fragment_is_exchanged_once_in_the_steps_of_a_cycle(numbers: tuple[
         ((0,), "sync_every is 0; pass 1 step or more"),
         ((8, 0), "fragments is 0"),
         ((8, 3), "sync_every is 8, which 3 fragments do not divide; pass a multiple, such as 9"),
-        ((8, 2, 4), "fragment_sync_delay is 4, and a round has 4 inner steps; pass a number from 0 to 3"),
+        ((8, 2, 4), "fragment_sync_delay is 4, but a round has 4 inner steps; pass a number from 0 to 3"),
         ((8, 2, -1), "fragment_sync_delay is -1"),
     ],
 )

@@ -239,7 +239,7 @@ def test_bytes_that_are_no_json_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="more than 16 MiB"):
         parsed(b" " * ((16 << 20) + 1))
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(FormatError, match="no regular file"):
+    with pytest.raises(FormatError, match="not a regular file"):
         read(tmp_path / "fifo")
     (tmp_path / "file").write_text("{}")
     with pytest.raises(FormatError, match="file: this is no profile"):

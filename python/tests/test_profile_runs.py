@@ -191,7 +191,7 @@ def test_a_model_whose_name_controls_terminals_has_a_profile(group: Group, tmp_p
 REASONS = {
     "functional": "has stepped an optimizer 2 times or more and never called backward()",
     "untrained": "no training step was seen in profiled.py",
-    "manual": "has called backward() 40 times and no optimizer",
+    "manual": "has called backward() 40 times but no optimizer",
     "short": "has trained 5 steps, and 5 are for warming up: give --warm-up less than 5",
     "of two": "updates parameters of several models (Net, Net)",
     "two models": "updates parameters that Net does not have",

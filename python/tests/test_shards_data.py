@@ -337,7 +337,7 @@ def test_what_would_break_the_promise_is_refused_by_name() -> None:
         ShardLoader(Stream(), epochs_of("weigh"))
     with pytest.raises(TypeError, match="a Unmeasured has no __getitem__ or no __len__"):
         ShardLoader(Unmeasured(), epochs_of("weigh"))
-    with pytest.raises(herringbone.ArgumentError, match="Noisy has 23 samples, and the epochs are of 22"):
+    with pytest.raises(herringbone.ArgumentError, match="Noisy has 23 samples, but the epochs have 22"):
         ShardLoader(Noisy(23), epochs_of("weigh"))
 
 

@@ -242,7 +242,7 @@ class Job:
             return False
         attempt, pause = decided
         self._next_starts.append(NextStart(worker.slot, attempt, time.monotonic() + pause))
-        say(f"rank {rank} ended {_describe(status)}; restarting it as attempt {attempt}")
+        say(f"rank {rank} ended {_describe(status)} and starts again, as attempt {attempt}")
         return True
 
     def _start_again(self) -> None:

@@ -198,9 +198,7 @@ def a_name_is_of_one_training() -> None:
     with connect() as connected:
         optimizer = make(first, connected)
         before = [parameter.clone() for parameter in second.parameters()]
-        with pytest.raises(
-            herringbone.ArgumentError, match="name 'used' was made over this ParameterServer already; pass another"
-        ):
+        with pytest.raises(herringbone.ArgumentError, match="has an AsyncSGD named 'used' already; pass another"):
             make(second, connected)
         optimizer.finish()
         backward(first, 0)
@@ -247,7 +245,7 @@ def a_name_is_free_again_after_its_constructor_has_failed() -> None:
             made[place].step()
     together([optimizer.finish for optimizer in made])
     assert same(model, right) and not same(right, network(0))
-    with pytest.raises(herringbone.ArgumentError, match="name 'corrected' was made over this ParameterServer already"):
+    with pytest.raises(herringbone.ArgumentError, match="has an AsyncSGD named 'corrected' already"):
         AsyncSGD(torch.optim.SGD(right.parameters(), lr=0.1), connected[1], name="corrected")
     other.close()
     for one in connected:
@@ -285,12 +283,12 @@ def numbers_of_a_state_reach_the_servers() -> None:
                 {**torch.optim.Adam(model.parameters()).state_dict(), "steps": 1},
                 "group 0 of the state lacks 'momentum', 'dampening'; pass what",
             ),
-            ({**state, "param_groups": [group, group]}, r"groups of \[4, 4\] parameters, and this has \[4\]"),
+            ({**state, "param_groups": [group, group]}, r"groups of \[4, 4\] parameters, and this optimizer \[4\]"),
             ({**state, "param_groups": [{**group, "lr": "x"}]}, "lr is 'x'; pass a number"),
             ({**state, "param_groups": [{**group, "dampening": 0.5}]}, "servers have SGD with dampening=0 only"),
             (
                 {**state, "param_groups": [{**group, "momentum": 0}]},
-                "momentum 0.7, and would be sgd with momentum 0.0; servers change",
+                "momentum 0.7, and would be sgd with momentum 0.0, but servers can change only",
             ),
             ({**state, "param_groups": [{**group, "nesterov": True}]}, "and would be nag"),
         ]
@@ -330,7 +328,7 @@ def nobody_trains_without_the_first_values_of_rank_0(options: Any, is_half: bool
         return str(error.value)
 
     with mock.patch.object(async_sgd._Stretch, "assign", assign):
-        assert "the first values of rank 0 never came" in str(together([first, second])[1])
+        assert "rank 0 was lost before it had given its first values" in str(together([first, second])[1])
 
 
 def a_worker_that_is_lost_while_all_begin_is_replaced(victim: int, where: str, options: Any, name: str) -> None:
@@ -396,7 +394,7 @@ def a_gradient_with_a_nan_leaves_nothing_of_its_step_behind() -> None:
             parameters[1].grad[1, 2] = torch.inf if number else torch.nan
             sgd = torch.optim.SGD(parameters, lr=0.5)
             optimizer = AsyncSGD(sgd, connected, name=f"nan {number}", staleness="none", **options)
-            with pytest.raises(herringbone.TableError, match=r"1 of group 0, of shape \(2, 3\), has a NaN.*take a smaller lr"):
+            with pytest.raises(herringbone.TableError, match=r"1 of group 0, of shape \(2, 3\), has a NaN.*use a smaller lr"):
                 optimizer.step()
             for parameter in parameters:
                 parameter.grad = None
@@ -434,7 +432,7 @@ def arguments_that_make_no_sense_are_named() -> None:
             with pytest.raises(kind, match=words):
                 call()
         made = AsyncSGD(sgd, connected, name="groups")
-        with pytest.raises(herringbone.ArgumentError, match="add_param_group: all parameters are given at the beginning"):
+        with pytest.raises(herringbone.ArgumentError, match="add_param_group: all parameters have to be given at the beginning"):
             made.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
         assert len(made.param_groups) == 1
 

@@ -283,7 +283,7 @@ def mistakes_are_named() -> None:
     error_of(ValueError, lambda: LocalSGD(net, optimizer, 2, wire="int7"), "LocalSGD", "int7")
     error_of(ValueError, lambda: LocalSGD(net, optimizer, 2, bucket_bytes=0), "bucket_bytes is 0; pass 1 or more")
     error_of(ValueError, lambda: LocalSGD(net, optimizer, 2, least=2), "least is of elastic members; pass elastic=True, too")
-    wrong = "a process group of torch keeps its members"
+    wrong = "a process group of torch cannot change its members"
     error_of(herringbone.ConfigError, lambda: LocalSGD(net, optimizer, 2, dist.group.WORLD, elastic=True), wrong)
     whole = nn.ParameterList([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
     error_of(herringbone.UnsupportedError, lambda: LocalSGD(whole, optimizer, 2), "parameter 0 is of torch.complex64")
@@ -294,7 +294,7 @@ def mistakes_are_named() -> None:
         "pass its module",
     )
     parts = torch.ones(4).as_subclass(type("DTensor", (torch.Tensor,), {}))  # to import the class takes seconds
-    wrong = "parameter 0, of shape 4, is a DTensor, of which each rank has a part", "whole parameters, without fully_shard"
+    wrong = "parameter 0, of shape 4, is a DTensor, as FSDP2", "whole parameters, without fully_shard"
     error_of(herringbone.UnsupportedError, lambda: LocalSGD([parts.requires_grad_()], optimizer, 2), *wrong)
     with LocalSGD(net, optimizer, 2) as averaging:
         wrong = "LocalSGD.load_state_dict: the state is a list; pass what state_dict() gave"

@@ -212,7 +212,7 @@ def a_state_finds_its_owner_and_its_codec() -> None:
     group.load_compression_state_dict({"old": {"steps": 1, "left": state["w"]["left"]}})
     assert sent("twobit:0.5", "old", 0.25) == 0.5 and group.compression_state_dict()["old"]["steps"] == 2
     of_a_store = {"kvstore 0 'w'": state["w"]}
-    error_of(ValueError, lambda: group.load_compression_state_dict(of_a_store), "kvstore 0 'w'", "take it out")
+    error_of(ValueError, lambda: group.load_compression_state_dict(of_a_store), "kvstore 0 'w'", "remove it")
     group.load_compression_state_dict({})
 
 

@@ -276,14 +276,14 @@ def wrong_corrections_are_refused() -> None:
     state = hook.state_dict()
     damaged = {**state, "velocities": {0: torch.tensor([torch.nan])}}
     error_of(herringbone.ArgumentError, lambda: hook.load_state_dict(damaged), "velocity of 0", "damaged")
-    error_of(TypeError, lambda: hook.load_state_dict({**state, "velocities": [1]}), "velocities are no tensors")
+    error_of(TypeError, lambda: hook.load_state_dict({**state, "velocities": [1]}), "velocities are not tensors")
     error_of(herringbone.ArgumentError, lambda: hook.load_state_dict({**state, "steps": -1}), "steps is -1")
     error_of(TypeError, lambda: hook.load_state_dict({**state, "steps": 1.5}), "steps is a float")
     error_of(TypeError, lambda: hook.load_state_dict({**state, "left": []}), "left is a list")
     error_of(TypeError, lambda: hook.load_state_dict({**state, "layouts": []}), "layouts is a list")
     for velocity in (torch.zeros(ELEMENTS).long(), torch.zeros(ELEMENTS).to_sparse(), torch.zeros(ELEMENTS, device="meta")):
         odd = {**state, "velocities": {0: velocity}}
-        error_of(TypeError, lambda: hook.load_state_dict(odd), "velocity of 0 is a tensor of", "pass what state_dict gave")
+        error_of(TypeError, lambda: hook.load_state_dict(odd), "velocity of 0 is a tensor of", "pass the result of state_dict")
     error_of(
         herringbone.ArgumentError, lambda: hook.load_state_dict({**state, "rates": [math.inf]}), "rates are [inf]", "damaged"
     )
@@ -295,10 +295,10 @@ def wrong_corrections_are_refused() -> None:
         unreadable = {**state, "left": {"ddp.bucket0": (1, left)}}
         error_of(TypeError, lambda: hook.load_state_dict(unreadable), "left of 'ddp.bucket0' cannot be read")
     error_of(
-        herringbone.ArgumentError, lambda: hook.load_state_dict({**state, "left": {5: (1, torch.zeros(4))}}), "5 is no bucket"
+        herringbone.ArgumentError, lambda: hook.load_state_dict({**state, "left": {5: (1, torch.zeros(4))}}), "5 is not a bucket"
     )
-    error_of(TypeError, lambda: hook.load_state_dict({**state, "left": {"ddp.bucket0": 3}}), "'ddp.bucket0' is no pair")
-    error_of(TypeError, lambda: hook.load_state_dict({**state, "rates": 0.1}), "rates are no numbers")
+    error_of(TypeError, lambda: hook.load_state_dict({**state, "left": {"ddp.bucket0": 3}}), "'ddp.bucket0' is not a pair")
+    error_of(TypeError, lambda: hook.load_state_dict({**state, "rates": 0.1}), "rates are not numbers")
     hook.load_state_dict({**state, "velocities": {0: torch.zeros(4)}})
     bucket: Any = Bucket(0, nn.Parameter(torch.zeros(4096)))
     said = ("velocity of parameter 0 has 4 elements", "has 4096", "load a state of this model")
@@ -311,7 +311,7 @@ def wrong_corrections_are_refused() -> None:
     residuals = herringbone.Residuals()
     following._corrector.begin(0, residuals, optimizer)
     optimizer.param_groups[0]["lr"] = 0.01
-    error_of(herringbone.ArgumentError, lambda: following._corrector.begin(1, residuals, optimizer), "no common factor")
+    error_of(herringbone.ArgumentError, lambda: following._corrector.begin(1, residuals, optimizer), "not by one common factor")
 
 
 if __name__ == "__main__":

@@ -314,7 +314,7 @@ def mistakes_are_named() -> None:
     error_of(ValueError, lambda: make([net[0], net[2]], fragments=3), "fragments is 3, and model has 2 modules")
     error_of(ValueError, lambda: make([net, net[0]]), "two fragments have a parameter in common")
     error_of(ValueError, lambda: make([]), "model is an empty list")
-    error_of(ValueError, lambda: make(fragment_sync_delay=6), "fragment_sync_delay is 6, and a round has 6 inner steps")
+    error_of(ValueError, lambda: make(fragment_sync_delay=6), "fragment_sync_delay is 6, but a round has 6 inner steps")
     error_of(ValueError, lambda: make(fragment_update_alpha=2), "fragment_update_alpha is 2; pass a number from 0 to 1")
     error_of(ValueError, lambda: make(should_quantize=True, wire="bf16"), "pass one of them")
     error_of(ValueError, lambda: make(outer_momentum=1.0), "outer_momentum is 1.0")
@@ -323,7 +323,7 @@ def mistakes_are_named() -> None:
     error_of(ValueError, lambda: make(outer_optimizer=outer), "the outer optimizer of fragment 0 lacks some of its parameters")
     error_of(ValueError, lambda: make(outer_optimizer=[outer, outer]), "2 outer optimizers for 1 fragments")
     with make() as diloco:
-        wrong = "DiLoCo.load_state_dict: the state lacks 'version'; pass what state_dict() of the same class gave"
+        wrong = "DiLoCo.load_state_dict: the state lacks 'version'; pass the result of state_dict() of the same class"
         error_of(herringbone.ArgumentError, lambda: diloco.load_state_dict({}), wrong)
         state = diloco.state_dict()
         state["common"] = [[torch.ones(3)]]

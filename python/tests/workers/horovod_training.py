@@ -251,11 +251,13 @@ def a_step_that_fails_is_over() -> None:
 @case
 def corrections_that_do_not_fit_are_refused() -> None:
     coded, corrected = hvd.Compression.topk(0.1), hvd.Compression.corrected
-    error_of(ValueError, lambda: corrected(hvd.Compression.fp16, momentum=0.9), "no codec of the engine")
+    error_of(ValueError, lambda: corrected(hvd.Compression.fp16, momentum=0.9), "not a codec of the engine")
     error_of(ValueError, lambda: corrected(coded, momentum=1.0), "Compression.corrected: momentum is 1.0")
     error_of(ValueError, lambda: corrected(hvd.Compression.int8, warmup_steps=4), "int8 has no share")
     heavy = corrected(coded, momentum=0.9)
-    error_of(ValueError, lambda: corrected(heavy, warmup_steps=4), "Compression.corrected: the compression is corrected already")
+    error_of(
+        ValueError, lambda: corrected(heavy, warmup_steps=4), "Compression.corrected: the compression has corrections already"
+    )
     error_of(ValueError, lambda: hvd.allreduce(torch.ones(9), compression=heavy), "it is for DistributedOptimizer")
     weight = torch.nn.Parameter(torch.zeros(3))
     moving = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
@@ -270,13 +272,13 @@ def corrections_that_do_not_fit_are_refused() -> None:
     state = optimizer.compression_state_dict()
     name = next(iter(optimizer._parameter_names.values()))
     for change, kind, said in (
-        ({"residuals": []}, TypeError, "residuals are no dictionaries by tensor"),
-        ({"residuals": {name: 3}}, TypeError, "residuals are no dictionaries by tensor"),
+        ({"residuals": []}, TypeError, "residuals are not dictionaries by tensor"),
+        ({"residuals": {name: 3}}, TypeError, "residuals are not dictionaries by tensor"),
         ({"steps": -1}, ValueError, "steps is -1"),
         (
             {"velocities": {name: torch.zeros(4)}},
             ValueError,
-            f"the velocity of parameter {name!r} has 4 elements, and the parameter has 3",
+            f"the velocity of parameter {name!r} has 4 elements, but the parameter has 3",
         ),
     ):
         error_of(kind, lambda change=change: optimizer.load_compression_state_dict({**state, **change}), said)
@@ -292,7 +294,7 @@ def codecs_that_ranks_do_not_agree_about() -> None:
     codec = hvd.Compression.int8 if hvd.rank() == 1 else hvd.Compression.none
     text = "Mismatched compression: One rank sent codec"
     error_of(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(9), name="odd", compression=codec), text)
-    error_of(ValueError, lambda: hvd.reducescatter(torch.ones(8), compression=hvd.Compression.int8), "no coded form")
+    error_of(ValueError, lambda: hvd.reducescatter(torch.ones(8), compression=hvd.Compression.int8), "cannot use a codec")
     error_of(ValueError, lambda: hvd.allreduce(torch.ones(9), compression=hvd.Compression.topk(7)), "topk")
     assert torch.equal(hvd.allreduce(torch.ones(9), name="even", compression=hvd.Compression.int8), torch.ones(9))
 
@@ -444,7 +446,7 @@ def parameters_that_are_added_or_unfrozen_later_are_reduced_too() -> None:
 def what_is_no_plain_optimizer_is_refused() -> None:
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters())
-    error_of(TypeError, lambda: hvd.DistributedOptimizer(optimizer), "reduced twice", "pass the optimizer that it was made of")
+    error_of(TypeError, lambda: hvd.DistributedOptimizer(optimizer), "reduced twice", "pass the optimizer that it was made from")
     error_of(TypeError, lambda: hvd.DistributedOptimizer(model), "optimizer is a", "pass a torch.optim.Optimizer")
     error_of(TypeError, lambda: hvd.DistributedOptimizer(torch.optim.Adam), "optimizer is a type")
 

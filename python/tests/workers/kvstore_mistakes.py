@@ -69,7 +69,9 @@ kv.set_updater(None)
 odd = kvstore.create_optimizer("sgd")
 odd.params["note"] = object()
 expected, words = (
-    (TypeError, "'note'") if rank == 0 else (herringbone.ArgumentError, "rank 0's optimizer holds something that does not travel")
+    (TypeError, "'note'")
+    if rank == 0
+    else (herringbone.ArgumentError, "rank 0's optimizer contains something that cannot be sent")
 )
 try:
     kv.set_optimizer(odd)

@@ -125,13 +125,13 @@ def passes_within_a_pass_have_their_own_factors():
 def gradients_from_elsewhere_are_refused():
     model, _, factors = layers()
     weight, bias = model[2].weight, model[2].bias
-    wrong = "has a gradient that did not come by the layer"
+    wrong = "has a gradient from outside the layer"
     error_of(UnsupportedError, (model(torch.ones(1, 3)).sum() + weight.square().sum()).backward, f"the weight of 2 {wrong}")
     error_of(UnsupportedError, bias.sum().backward, f"the bias of 2 {wrong}", "pass weight_decay")
     model.zero_grad()
     model(torch.ones(1, 3)).sum().backward()
     assert weight.grad is not None, "the layer's own gradients come again"
-    assert "comes from elsewhere in the loss is refused" in factors.explain()
+    assert "from elsewhere in the loss is refused" in factors.explain()
     error_of(ArgumentError, lambda: factor_broadcast(model), "0 has a forward of its own already", "call remove()")
     for _ in range(2):
         factors.remove()
@@ -169,7 +169,7 @@ def copies_send_no_factors():
             network(x).sum().backward()
         assert torch.equal(each[0].weight.grad, theirs[0].weight.grad)
         factor_broadcast(each, rows=1).remove()
-    error_of(UnsupportedError, lambda: copy.deepcopy(factors), "cannot be copied or saved; copy the model")
+    error_of(UnsupportedError, lambda: copy.deepcopy(factors), "cannot be copied or saved. Copy the model")
     factors.remove()
     assert "forward" not in vars(model[0])
 

@@ -202,7 +202,7 @@ def other_states(group):
     cases = [
         (state, (4, 5), "velocity of parameter 0 has 1 elements, and the model's has 4"),
         (state, (1, 6), "velocity of parameter 1 has 5 elements, and the model's has 6"),
-        (state, (1, 5, 2), r"groups of \[2\] parameters, and this has \[3\]"),
+        (state, (1, 5, 2), r"groups of \[2\] parameters, and this optimizer \[3\]"),
         (half, (1, 5), "has no left of parameter 1"),
         ({**state, "steps": None}, (1, 5), "'steps' is None, not a whole number"),
         ({**state, "steps": -1}, (1, 5), "'steps' is -1, not a whole number"),
@@ -220,7 +220,7 @@ def other_states(group):
         with pytest.raises((TypeError, herringbone.ArgumentError), match=words):
             other.load_state_dict(bad)
         assert repr(other.state_dict()) == before, words
-    with pytest.raises(herringbone.ArgumentError, match="add_param_group: all parameters are given at the beginning"):
+    with pytest.raises(herringbone.ArgumentError, match="add_param_group: all parameters have to be given at the beginning"):
         optimizer.add_param_group({"params": of(3)})
     assert len(optimizer.param_groups) == 1
     other = ThresholdSGD(of(1, 5), lr=0.2, group=group)

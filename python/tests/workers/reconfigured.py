@@ -156,10 +156,10 @@ def mistakes(job: Job, everyone: list[int]) -> None:
     handles = job.handles(everyone)
     wrong: list[tuple[Any, str]] = [
         ([], "there are no handles"),
-        ([handle for handle in handles if handle != handles[OWN]], "none of the 4 handles is this group's"),
-        ([*handles, handles[1]], "the handles of ranks 1 and 5 are of one process"),
-        ([*handles, "gloo:1:-1:1:127.0.0.1:29500"], "is no handle of herringbone"),
-        ([*handles, handles[0].replace('"herringbone": 1', '"herringbone": 99')], "of version 99"),
+        ([handle for handle in handles if handle != handles[OWN]], "none of the 4 handles belongs to this group"),
+        ([*handles, handles[1]], "the handles of ranks 1 and 5 belong to one process"),
+        ([*handles, "gloo:1:-1:1:127.0.0.1:29500"], "is not a handle of herringbone"),
+        ([*handles, handles[0].replace('"herringbone": 1', '"herringbone": 99')], "has version 99"),
     ]
     for given, text in wrong:
         error_of(ValueError, lambda given=given: dist._reconfigure(9999, given), text)

@@ -48,7 +48,7 @@ for word in sys.argv[1].split("-"):
             herringbone.init(options=herringbone.Options(algorithm="ring"), timeout=5)
         except herringbone.HerringboneError as error:
             print(error)
-            assert "This process is in the job already, by " in str(error), error
+            assert "This process has already joined the job, by " in str(error), error
             break
     elif word == "torch":
         import torch.distributed as dist
