@@ -66,7 +66,7 @@ def page(rows, notes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("select", nargs="?", default="", help="only codecs whose name contains this")
-    parser.add_argument("--notes", default="", help="what else the record says of the run")
+    parser.add_argument("--notes", default="", help="more notes about the run for the record")
     parser.add_argument("--record", type=pathlib.Path, default=ROOT / "record" / "codec-rates.md")
     options = parser.parse_args()
     rows = []

@@ -1,4 +1,4 @@
-"""The study of compression: does training come as far with each codec, with feedback and without?
+"""The study of compression: how well does training work with each codec, with and without error feedback?
 
     make compression-study ARGS="--steps 600"
 
@@ -18,11 +18,11 @@ from tables import table
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RATES = "0.003,0.01,0.03,0.1,0.3"
 WITHIN = 0.5
-"""So many points a codec with feedback may stay behind."""
+"""How many points a codec with error feedback can lose."""
 
 
 def run(steps, workers, tasks, rates=""):
-    """The trainings of a job of so many workers: of each codec, or at each of the learning rates."""
+    """The trainings of a job with this number of workers: with each codec, or at each learning rate."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "results.json"
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
@@ -50,7 +50,7 @@ HEADS = ["codec", "bytes sent", "loss, with feedback", "accuracy, with feedback"
 
 
 def rows(results):
-    """The rows of a task: what each codec sends, how far it comes, and how far it stays behind."""
+    """The rows of a task: each codec's bytes, its result, and its loss relative to no codec."""
     plain = results[0]
     total = plain["curve"][-1][1]
     yield ["none", "1", f"{plain['curve'][-1][2]:.3f}", f"{plain['score']:.2f} %", "", ""]
@@ -62,7 +62,7 @@ def rows(results):
 
 
 def way(result):
-    """How a training at several rates is called in its table."""
+    """The name of a training at several rates in its table."""
     more = {"momentum": "momentum before the codec", "warmup_steps": "warm-up of the share"}
     extra = [text for option, text in more.items() if result["options"].get(option)]
     name = "none" if result["codec"] == "none" else f"`{result['codec']}`, {'with feedback' if result['feedback'] else 'without'}"
@@ -138,7 +138,7 @@ def main():
     parser.add_argument("--tasks", default="digits,text")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs", help="the folder of the page and its picture")
     parser.add_argument("--rates", default=RATES, help="learning rates of the second part of the study")
-    parser.add_argument("--rate-steps", type=int, default=200, help="of each of these trainings")
+    parser.add_argument("--rate-steps", type=int, default=200, help="steps of each of these trainings")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file, or draw the figures of the file")
     arguments = parser.parse_args()
     if arguments.json and arguments.json.exists():

@@ -1,8 +1,8 @@
-"""What codecs buy on slow links: all-reduces between hosts that are network namespaces, with each codec beside none.
+"""The benefit of codecs on slow links: all-reduces between hosts that are network namespaces, with each codec and with none.
 
     make compression-links ARGS="--rounds 3"
 
-Every host is a worker, and its link carries so many Mbit/s each way. Times are the slowest rank's; bytes are counted on rank 0's
+Every host is a worker, and its link has a limited rate each way. Times are the slowest rank's; bytes are counted on rank 0's
 interface, with headers. The table goes to record/compression.md.
 """
 
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def measured(options, reducers):
-    """What all ranks say of every call, rank by rank."""
+    """All ranks' reports of every call, rank by rank."""
     with (
         Namespaces(options.workers + reducers, options.rate) as hosts,
         Processes(hosts) as processes,
@@ -64,7 +64,7 @@ def main():
     parser.add_argument("--mebibytes", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--reducers", default="0,4", help="numbers of hosts that are reducers")
-    parser.add_argument("--notes", default="", help="what else the record says of the run")
+    parser.add_argument("--notes", default="", help="more notes about the run for the record")
     parser.add_argument("--record", type=pathlib.Path, default=ROOT / "record" / "compression.md")
     arguments = parser.parse_args()
     lines = [

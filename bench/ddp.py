@@ -56,7 +56,7 @@ def worker(options, folder):
 
 
 def summary(ranks, options):
-    """The figures: seconds of a step are those of the slowest rank in each round."""
+    """The figures; the seconds of a step are the slowest rank's in each round."""
     names = ranks[0]["seconds"]
     seconds = {name: [max(each) for each in zip(*(rank["seconds"][name] for rank in ranks))] for name in names}
     digests = {name: {rank["digests"][name] for rank in ranks} for name in ranks[0]["digests"]}

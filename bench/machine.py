@@ -1,4 +1,4 @@
-"""What a record says of the machine and of the programs, so that its figures can be judged later."""
+"""Facts about the machine and the programs for a record, so that its figures can be judged later."""
 
 import importlib.metadata
 import os
@@ -73,7 +73,7 @@ def commit():
 
 
 def git(*arguments):
-    """What git says; empty where it or the repository is missing."""
+    """git's output; empty if git or the repository is missing."""
     try:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     except OSError:

@@ -42,7 +42,7 @@ def ranks_of(options, folder):
 
 
 def slowest(ranks):
-    """Seconds of each contender in each round, those of the slowest rank."""
+    """The slowest rank's seconds, for each contender in each round."""
     return {name: [max(each) for each in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]}
 
 

@@ -113,7 +113,7 @@ def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     option = parser.add_argument
-    option("--rounds", type=int, default=5, help="jobs of each cell; the median counts")
+    option("--rounds", type=int, default=5, help="jobs of each cell; the result is their median")
     option("--budget", type=float, default=1.0, help="seconds for each round")
     option("--seconds", type=float, default=1.0, help="seconds for each size that constants are fitted to")
     option("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "herringbone", help="ours")

@@ -178,7 +178,7 @@ def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     option = parser.add_argument
-    option("--rounds", type=int, default=5, help="jobs of each place and model; the median counts")
+    option("--rounds", type=int, default=5, help="jobs of each place and model; the result is their median")
     option("--steps", type=int, default=12, help="steps of a job that are timed")
     option("--profiled", type=int, default=20, help="steps of a profile")
     option("--seconds", type=float, default=2.0, help="seconds for each size that constants are fitted to")

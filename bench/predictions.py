@@ -1,4 +1,4 @@
-"""What pages of predicted and measured times share."""
+"""The common part of pages with predicted and measured times."""
 
 
 def is_within(row, band):

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 10
 
 
 class JobFailed(Exception):
-    """The job cannot go on; the text says why."""
+    """The job cannot continue; the text gives the reason."""
 
 
 class Here:
@@ -105,12 +105,12 @@ class Processes:
         return process
 
     def place(self, workers):
-        """Where a job of so many workers meets, as the environment of its processes says it."""
+        """The variables that tell the processes of a job with this number of workers where to meet."""
         meeting = {"MASTER_ADDR": self.hosts.address(0), "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(workers)}
         return meeting | {"GLOO_SOCKET_IFNAME": self.hosts.interface, "OMP_NUM_THREADS": "1"}
 
     def run(self, words, environment, hosts):
-        """Runs a command to its end as every rank, of each of which `hosts` has the host."""
+        """Runs a command to its end as every rank; `hosts` has each rank's host."""
         self.finish([self.start(words, host, env=environment | {"RANK": str(rank)}) for rank, host in enumerate(hosts)])
 
     def reducer(self, environment, host=0):

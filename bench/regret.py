@@ -1,10 +1,10 @@
 """How much slower than the best the plan's choice is: every candidate, measured beside the others, in turns.
 
 A cell is a layout of hosts, a rate of their links, a latency between them, and a size. For each layout, rate and latency
-`herringbone bench --calibrate` fits constants first; `herringbone explain` says what a job would choose with them, with the round trip alone
-that jobs measure as they form, and by the table of sizes. A cell counts as decided if the slowest round of the best candidate is faster
-than the fastest round of the second: in the others the best differs from the second by less than the spread. Exit code 0: in 95 % of
-the decided cells the choice by constants is within 10 % of the best.
+`herringbone bench --calibrate` fits constants first; `herringbone explain` says what a job would choose with them, with the
+round trip alone that jobs measure as they form, and by the table of sizes. A cell is decided if the slowest round of the best
+candidate is faster than the fastest round of the second. In the other cells the best differs from the second by less than the
+spread. Exit code 0: in 95 % of the decided cells the choice by constants is within 10 % of the best.
 """
 
 import argparse
@@ -67,7 +67,7 @@ CELLS = [
 LONGEST_SECONDS = 1.5
 """A size that takes the link longer than this for one buffer is left out."""
 HOPELESS = 3
-"""A candidate that took so many times the best in the first round is not measured again."""
+"""A candidate that took this many times the best's time in the first round is not measured again."""
 MOST_REGRET, CELLS_WITHIN = 0.10, 0.95
 CHOOSERS = {"constants": "by constants", "round_trip": "by the round trip", "table": "by the table"}
 

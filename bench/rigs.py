@@ -39,7 +39,7 @@ FLOOR = re.compile(r"all-reduce floor, N=(\d+), ([\d.]+) MiB, \d+ cores +(\S+) +
 
 
 class RigsFailed(Exception):
-    """The rigs cannot do it; the text says why and what to do."""
+    """The rigs cannot do this; the text says why and what to do."""
 
 
 class Rigs:
@@ -59,7 +59,7 @@ class Rigs:
         runnable, missing = [], []
         for name in wanted:
             if name not in PEERS:
-                raise RigsFailed(f"no peer is called {name}; there are {', '.join(PEERS)}")
+                raise RigsFailed(f"there is no peer {name}; choose from {', '.join(PEERS)}")
             lacks = [path for path in PEERS[name][0] if not (self.peers_folder / path).exists()]
             if name == "gloo" and not has_torch():
                 lacks = ["torch"]
@@ -176,7 +176,7 @@ class Rigs:
 
 
 def watch(process):
-    """Waits a moment; whether the process goes on."""
+    """Waits a moment; returns whether the process still runs."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(POLL_SECONDS)
     return process.poll() is None

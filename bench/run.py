@@ -119,7 +119,7 @@ def remember(notes, note):
 
 
 def tell(line):
-    """A line for who waits."""
+    """A line for the person who waits."""
     print(f"bench: {line}", file=sys.stderr, flush=True)
 
 
@@ -129,7 +129,7 @@ def merged(files):
     whole = records[0]
     for record in records[1:]:
         if record["machine"]["commit"] != whole["machine"]["commit"]:
-            raise RigsFailed("the files are of different commits; a record describes one")
+            raise RigsFailed("the files are from different commits; a record describes one")
         whole["panels"] += record["panels"]
         whole["floor"] |= record["floor"]
         whole["notes"] = list(dict.fromkeys(whole["notes"] + record["notes"]))
@@ -197,7 +197,7 @@ def main():
     if folder.resolve() == home:
         show_newest(home)
         for name in report.outdated(home):
-            tell(f"record/{name} is of an earlier run on such a machine: delete it with its plot; see record/README.md")
+            tell(f"record/{name} is from an earlier run on such a machine: delete it with its plot; see record/README.md")
     print(path)
     sys.exit(1 if figures.ours_failed(record) else 0)
 

@@ -177,11 +177,11 @@ def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     option = parser.add_argument
-    option("--constants", type=pathlib.Path, help="a file of constants; fitted on the rig unless said")
-    option("--rounds", type=int, default=3, help="jobs for each layout and algorithm; the median counts")
+    option("--constants", type=pathlib.Path, help="a file of constants [default: fitted on the rig]")
+    option("--rounds", type=int, default=3, help="jobs for each layout and algorithm; the result is their median")
     option("--budget", type=float, default=0.5, help="seconds for each size in a round")
     option("--select", default="", help="only cells whose layout and algorithm contain this; the record stays as it was")
-    option("--known", dest="unseen", action="store_false", help="leave the cells out that the constants have not seen")
+    option("--known", dest="unseen", action="store_false", help="leave out cells that the constants have not seen")
     option("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "herringbone", help="ours")
     option("--json", action="store_true", help="an object for each row, not a table")
     option("--record", type=pathlib.Path, help="write the table to this file, too")

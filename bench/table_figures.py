@@ -68,14 +68,14 @@ class Job:
         return lines
 
     def seconds(self, work, calls):
-        """Of so many calls, of the slowest worker."""
+        """The slowest worker's seconds for this number of calls."""
         for worker in self.workers:
             worker.stdin.write(f"{work} {calls}\n")
             worker.stdin.flush()
         return max(map(float, self.read()))
 
     def signal(self, number):
-        """Stops all processes, or has them go on."""
+        """Stops all processes, or lets them continue."""
         for process in self.processes:
             process.send_signal(number)
 
@@ -103,7 +103,7 @@ def measured(options):
         rpc = Job(stack, "rpc", WORKERS + SERVERS, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
 
         def by_rpc(calls):
-            # Its threads spin where there is nothing to do, and take the cores of whoever is measured.
+            # Its threads spin when they are idle, and take cores from the measured contender.
             rpc.signal(signal.SIGCONT)
             spent = rpc.seconds("sparse", calls)
             rpc.signal(signal.SIGSTOP)

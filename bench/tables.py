@@ -1,4 +1,4 @@
-"""Tables in Markdown, of records and on the terminal."""
+"""Tables in Markdown, for records and the terminal."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Times what a timeline costs: all-reduces with and without one, in turns, in the same processes of this host.
+"""Measures the cost of a timeline: all-reduces with and without one, in turns, in the same processes of this host.
 
 Prints a table, and whether the goal is met. Exit code 0: all ran.
 """
@@ -46,7 +46,7 @@ def rows_of(ranks, figures):
 def main():
     """Measures, and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=31, help="in each of which both take a turn")
+    parser.add_argument("--rounds", type=int, default=31, help="rounds; both take a turn in each")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of each job")
     parser.add_argument("--record", type=pathlib.Path, help="where the table is written to, too")
     parser.add_argument("--json", action="store_true", help="all figures, as JSON")

@@ -1,6 +1,6 @@
-"""What a call of torch costs where processes share cores, without any message: how much of the time is Python's.
+"""The cost of a call of torch in processes that share cores, without any message: the part of the time that Python takes.
 
-For each number of processes: so many at once, each a job of its own, so that there are no messages. All call
+The numbers of processes run one after the other. Each process is a job of its own, so that there are no messages. All call
 `dist.all_reduce` on four bytes and then yield their core, as ranks that wait for each other do. Printed per call, in
 microseconds: the time it takes, and the CPU time of a process; medians over the processes. With `--json`, as JSON.
 """
@@ -39,7 +39,7 @@ def alone(seconds):
 
 
 def together(processes, seconds):
-    """So many processes at once: microseconds per call, wall and CPU."""
+    """This number of processes at once: microseconds per call, wall and CPU."""
     command = [sys.executable, __file__, "--alone", "--seconds", str(seconds)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     children = [subprocess.Popen(command, **pipes) for _ in range(processes)]
@@ -50,7 +50,7 @@ def together(processes, seconds):
             print("go", file=child.stdin, flush=True)
     said = [child.communicate()[0] for child in children]
     if any(child.returncode != 0 for child in children):
-        sys.exit("torch_alone: a process failed; what it said is above")
+        sys.exit("torch_alone: a process failed; its error is above")
     figures = [json.loads(line) for line in said]
     per_call = [(wall / calls * 1e6, cpu / calls * 1e6) for calls, wall, cpu in figures]
     wall, cpu = (statistics.median(column) for column in zip(*per_call))

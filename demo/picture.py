@@ -1,4 +1,4 @@
-"""The demo's result as one SVG picture: what a step takes beside Gloo, what links carry, whose bits are equal."""
+"""The demo's result as one SVG picture: the time of a step compared with Gloo, the bytes on links, and the bits."""
 
 from colorsys import hls_to_rgb
 
@@ -87,7 +87,7 @@ def picture(settings, facts, left_out, machine):
     """The whole picture; `facts` are sentences below it."""
     rows = [row for setting in settings for row in setting.rows()]
     workers, parameters = len(rows[0].ranks), len(settings[0].parameters["gloo"])
-    title = f"{workers} workers train {parameters / 1e6:.1f} million parameters: Herringbone beside Gloo"
+    title = f"{workers} workers train {parameters / 1e6:.1f} million parameters: Herringbone compared with Gloo"
     about = f"{machine['CPU']}, {machine['cores']} cores, load before {machine['load before']}; medians of"
     about += f" {sum(map(len, rows[0].rounds()))} steps, taken in turns"
     parts = [text(MARGIN, 52, title, 24, weight=700), text(MARGIN, 78, about, 14, GREY)]

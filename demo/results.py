@@ -1,4 +1,4 @@
-"""What the workers of a setting have left: times beside Gloo's, and whether the parameters are the same bits."""
+"""The results of a setting's workers: times relative to Gloo's, and whether the parameters have the same bits."""
 
 import json
 import statistics
@@ -6,7 +6,7 @@ import statistics
 import numpy
 
 RTOL, ATOL = 1e-3, 1e-5
-"""How far sums that were added in another order may lead after some steps."""
+"""The tolerance for parameters after some steps with sums in another order."""
 
 
 class Setting:
@@ -75,7 +75,7 @@ class Row:
 def table(settings):
     """The lines of the table."""
     layout = "{:<25}{:>8}{:>9}  {:<19}{:>7}  {}"
-    yield layout.format("ms of a step", "all", "waiting", "speed beside Gloo", "MB sent", "bits")
+    yield layout.format("ms of a step", "all", "waiting", "speed vs. Gloo", "MB sent", "bits")
     for setting in settings:
         yield setting.words
         for row in setting.rows():
@@ -115,5 +115,5 @@ def facts(settings):
     if len(theirs) > 1:
         apart, _ = difference(*theirs)
         alike = f"other bits: they differ by up to {apart:.1e}" if apart else "the same bits"
-        said.append(f"Gloo comes over links, where DDP's buckets are larger, to {alike}.")
+        said.append(f"Gloo's result over links, where DDP uses larger buckets: {alike}.")
     return said, agree and len(digests) == 1

@@ -1,9 +1,9 @@
-"""The demo: Herringbone beside Gloo, inside this host and over links of limited rate, and what bits each comes to.
+"""The demo: Herringbone compared with Gloo, inside this host and over links of limited rate, in speed and in bits.
 
-Starts the workers of demo/train.py, once on this host and once on hosts of their own (network namespaces, where the
-machine allows them) with reducers beside them. Prints a table and draws it. Whatever happens, no process and no
-namespace stays behind. Exit code 0: Herringbone came to the same bits everywhere and agrees with Gloo; 1: it did not,
-or a process failed.
+Starts the workers of demo/train.py, once on this host and once each on its own host (network namespaces, where the
+machine allows them) with additional reducers. Prints a table and draws it. No process and no namespace stays behind, even
+after a failure. Exit code 0: Herringbone's results have the same bits everywhere and agree with Gloo; 1: they do not, or a
+process failed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from results import Setting, facts, table
 START_SECONDS, STEP_SECONDS = 25, 2.2
 """On two cores: all imports of torch, and a step of all trainings."""
 BUCKET_MEBIBYTES = {"inside": 8, "links": 25}
-"""They differ since the order in which Gloo adds depends on them, and so do its bits; 25 is what DDP has by default."""
+"""They differ, because Gloo's order of additions and so its bits depend on them; 25 is DDP's default."""
 
 
 def environment(place):
@@ -81,19 +81,19 @@ def both(options, folder):
 
 
 def say(text):
-    """Says what happens now."""
+    """Prints the present step."""
     print(text, file=sys.stderr, flush=True)
 
 
 def announce(options):
-    """Says what comes and how long it takes; returns what this machine is."""
+    """Prints what comes and how long it takes; returns facts about this machine."""
     host = machine()
     seconds = START_SECONDS + STEP_SECONDS * (options.rounds * options.steps + 2)
     say(f"{options.workers} workers train a network through Gloo and Herringbone, in turns: inside this host, then")
     say(f"over {options.rate} Mbit/s links, also with {options.reducers} reducers. About {seconds:.0f} s on two free cores.")
     say(f"This machine: {host['CPU']}; {host['cores']} cores, load {host['load before']}.")
     if float(host["load before"]) > 1.5 * len(os.sched_getaffinity(0)):
-        say("Other programs load it: steps will take longer, and the comparison will be less certain.")
+        say("Other programs use it: steps will take longer, and the comparison will be less certain.")
     return host
 
 
@@ -110,7 +110,7 @@ def parsed():
     )
     option = arguments.add_argument
     option("--workers", type=int, default=4, help="processes that train")
-    option("--reducers", type=int, default=4, help="processes that add up for them, over links")
+    option("--reducers", type=int, default=4, help="reducers: processes that add up for the workers, over links")
     option("--rounds", type=int, default=6, help="turns of each training")
     option("--steps", type=int, default=5, help="steps of a turn")
     option("--rate", type=int, default=500, help="Mbit/s of each link, both ways")
@@ -133,7 +133,7 @@ def main():
     except JobFailed as failure:
         sys.exit(f"demo: {failure}")
     except KeyboardInterrupt:
-        sys.exit("demo: interrupted; all that it started has ended")
+        sys.exit("demo: interrupted; all processes that it started have ended")
     print("", *table(settings), "", sep="\n")
     print(*(textwrap.fill(fact, 80) for fact in [*found, *([left_out] if left_out else [])]), sep="\n")
     options.report.write_text(picture(settings, found, left_out, host))

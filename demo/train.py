@@ -31,7 +31,7 @@ BATCH = 32
 LEARNING_RATE = 0.02
 SEED = 7
 WARM_UP_STEPS = 2
-"""The first turn of each training, whose times do not count: DDP makes its buckets, links are made."""
+"""The first turn of each training, whose times are ignored, because DDP makes its buckets and links are made."""
 
 
 class Block(nn.Module):
@@ -71,7 +71,7 @@ class Digits:
         return self.images[own], self.labels[own]
 
     def accuracy(self, model):
-        """The share of the tests that the model gets right."""
+        """The fraction of test images that the model classifies correctly."""
         with torch.no_grad():
             guessed = model(self.images[: self.tests]).argmax(1)
         return (guessed == self.labels[: self.tests]).float().mean().item()
@@ -92,7 +92,7 @@ class Training:
         self.last_gradient = time.monotonic()
 
     def step(self, digits):
-        """One step: its seconds, and how many of them the backward pass went on after its last gradient."""
+        """One step: its seconds, and the backward pass's seconds after its last gradient."""
         images, labels = digits.batch(self.steps, dist.get_rank(), dist.get_world_size())
         began = time.monotonic()
         self.optimizer.zero_grad()
@@ -107,7 +107,7 @@ class Training:
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.model.parameters()]).numpy()
 
     def algorithm(self):
-        """What most all-reduces went by; Gloo does not say."""
+        """The algorithm of most all-reduces; Gloo does not report one."""
         if dist.get_backend(self.group) == "gloo":
             return None
         counted = self.group.stats()["operations"]["all_reduce"]

@@ -1,8 +1,8 @@
 """A multi-layer perceptron in numpy, whose step is a program for the dependency engine.
 
-Forward, backward, the all-reduces and the updates are pushed as operations that say what they read and mutate. The engine overlaps
-them: while a layer's gradients are summed over the ranks, the layer below it is still at its backward. The same step is also run
-one call after the other, and both come to the same bits.
+Forward, backward, the all-reduces and the updates are pushed as operations that declare what they read and mutate. The engine
+overlaps them: while a layer's gradients are summed over the ranks, the layer below it still computes its own. The same step is
+also run one call after the other, and both give the same bits.
 
 Start it with `herringbone launch -n 2 -- python examples/engine_mlp.py`.
 """
@@ -26,7 +26,7 @@ RATE = 0.05
 
 
 class Layer:
-    """Weights, their gradient, and what a step leaves here: the input, the output, and their gradients."""
+    """Weights, their gradient, and values of a step: the input, the output, and their gradients."""
 
     def __init__(self, random: np.random.Generator, inputs: int, outputs: int, batch: int) -> None:
         self.weight = (random.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(np.float32)
@@ -36,7 +36,7 @@ class Layer:
 
 
 class Serial:
-    """Calls each function where it would be pushed."""
+    """Calls each function instead of pushing it."""
 
     def __init__(self, group: herringbone.Communicator) -> None:
         self._group = group
@@ -53,7 +53,7 @@ class Serial:
 
 
 def push_step(engine: Any, group: herringbone.Communicator, layers: list[Layer], data: Any, target: Any) -> None:
-    """One step of training: what is called, and what it reads and mutates."""
+    """One step of training: the functions, with the variables that they read and mutate."""
     inputs = [data, *(layer.output for layer in layers[:-1])]
     for number, (layer, before) in enumerate(zip(layers, inputs)):
         is_last = number == len(layers) - 1
@@ -101,7 +101,7 @@ def batches(rank: int, steps: int) -> list[tuple[Any, Any]]:
 
 
 def train(engine: Any, group: herringbone.Communicator, steps: int) -> list[Layer]:
-    """The layers after so many steps, all of which are pushed at once."""
+    """The layers after some steps, which are all pushed at once."""
     random = np.random.default_rng(0)
     layers = [Layer(random, inputs, outputs, BATCH) for inputs, outputs in zip(WIDTHS, WIDTHS[1:])]
     for data, target in batches(group.rank, steps):
@@ -112,11 +112,11 @@ def train(engine: Any, group: herringbone.Communicator, steps: int) -> list[Laye
 
 
 def main() -> None:
-    """Train in both ways, compare, and write a picture and a trace if that is asked for."""
+    """Train in both ways, compare, and write a picture and a trace if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--trace", type=pathlib.Path, help="write what rank 0 ran, for Perfetto")
+    parser.add_argument("--trace", type=pathlib.Path, help="write a trace of rank 0, for Perfetto")
     parser.add_argument("--picture", type=pathlib.Path, help="write the queues of a step on rank 0, as an SVG")
     arguments = parser.parse_args()
     with herringbone.init() as group:
@@ -149,7 +149,7 @@ class Held:
         self._engine.push(lambda: None, [*reads, self._gate], mutates, priority, name=name)
 
     def all_reduce(self, group: Any, array: Any, op: str, *, name: str) -> None:
-        """Push something that stands for it."""
+        """Push a placeholder for it."""
         self._engine.push(lambda: None, [self._gate], [array], name=name)
 
 

@@ -1,10 +1,10 @@
-"""Trains a small network to read digits, as a program for Horovod does it.
+"""Trains a small network to read digits, written like a program for Horovod.
 
     herringbone horovodrun -np 2 python examples/horovod_digits.py
     HERRINGBONE_REPLACE=horovod herringbone horovodrun -np 2 python examples/horovod_digits.py
 
-Only the import differs from a program for Horovod; with the variable not even that. The digits are drawn by the
-program, so that nothing is downloaded. It ends with an error if fewer than 90 % of new digits are read rightly.
+Only the import differs from a program for Horovod; with the variable not even that. The program draws the digits itself,
+so that nothing is downloaded. It ends with an error if fewer than 90 % of new digits are read correctly.
 """
 
 import argparse
@@ -87,15 +87,15 @@ def main():
         if hvd.rank() == 0:
             print(f"epoch {epoch + 1}: loss {mean:.3f}")
 
-    # Each rank looks at other digits, and the parts that are right are averaged.
+    # Each rank reads other digits, and the fractions that are right are averaged.
     images, digits = drawn(500, seed=100 + hvd.rank())
     with torch.no_grad():
         right = (model(images).argmax(1) == digits).float().mean()
     right = hvd.allreduce(right, name="right")
     if hvd.rank() == 0:
-        print(f"{100 * right:.1f} % of new digits are read rightly, by {hvd.size()} ranks")
+        print(f"{100 * right:.1f} % of new digits are read correctly, by {hvd.size()} ranks")
     if right < 0.9:
-        raise SystemExit("fewer than 90 % are read rightly")
+        raise SystemExit("fewer than 90 % are read correctly")
 
 
 if __name__ == "__main__":

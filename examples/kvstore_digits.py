@@ -10,7 +10,7 @@ import torch
 from herringbone import kvstore
 
 kv = kvstore.create("dist_sync")
-# A GPU of this host would be that of the local rank; here the ranks of a host share its cores.
+# With GPUs each local rank would use its own; here the ranks of a host share its cores.
 torch.set_num_threads(max(1, torch.get_num_threads() // kv.num_local_workers))
 torch.manual_seed(kv.rank)
 
@@ -19,7 +19,7 @@ parameters = list(model.parameters())
 for index, parameter in enumerate(parameters):
     kv.broadcast(index, parameter, out=parameter)
 
-# The gradients have keys of their own, since the stored weights are not needed again.
+# The gradients have their own keys, because the stored weights are not needed again.
 gradients = [len(parameters) + index for index in range(len(parameters))]
 kv.init(gradients, [torch.zeros_like(parameter) for parameter in parameters])
 optimizer = torch.optim.SGD(parameters, lr=0.05)

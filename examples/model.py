@@ -1,4 +1,4 @@
-"""What `train.py` trains: a small transformer over bytes, and the text of Python's standard library."""
+"""The model of `train.py`: a small transformer over bytes, and the text of Python's standard library."""
 
 import hashlib
 import pathlib
@@ -9,7 +9,7 @@ from torch import nn
 
 BYTES = 256
 HELD_OUT = 20
-"""One part in so many of the text, its end, is never trained on."""
+"""The divisor for the held-out part: this fraction of the text, at its end, is never trained on."""
 
 
 class Block(nn.Module):
@@ -52,15 +52,15 @@ class Transformer(nn.Module):
 class Text:
     """The sources of this Python's standard library as bytes, about 5 MB, in the order of their names.
 
-    A batch depends on the seed, the step and the rank only, so a training that is resumed sees the batches that it
-    would have seen.
+    A batch depends only on the seed, the step and the rank, so a resumed training sees the same batches as an
+    uninterrupted one.
     """
 
     def __init__(self, context, seed):
         folder = pathlib.Path(sysconfig.get_paths()["stdlib"])
         text = b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
         if len(text) < 2 * HELD_OUT * (context + 1):
-            raise ValueError(f"{folder} has {len(text)} bytes of Python sources: name a Python with its library")
+            raise ValueError(f"{folder} has {len(text)} bytes of Python sources: use a Python with its library")
         self.digest = hashlib.sha256(text).hexdigest()[:16]
         self.bytes = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         self.trained = len(text) - len(text) // HELD_OUT

@@ -2,7 +2,7 @@
 
     herringbone launch -n 4 --max-attempts 9 -- python examples/rabit_kmeans.py
 
-Kill any of its processes, also that of rank 0, also several: the program ends with the same groups. It is written with the calls of
+Kill any of its processes, even rank 0's, even several: the program ends with the same groups. It is written with the calls of
 RABIT, and its data are 1,000 digits in testdata/digits.
 """
 
@@ -44,13 +44,13 @@ def main() -> None:
 
     rabit.init()
     pixels, answers = digits()
-    # Each rank looks at its own digits.
+    # Each rank has its own digits.
     mine = slice(rabit.get_rank(), None, rabit.get_world_size())
     points, width = pixels[mine], pixels.shape[1]
 
     version, centres = rabit.load_checkpoint()
     if version == 0:
-        # Rank 0 chooses. Its process may be lost here, too: the new one gets what the others have received.
+        # Rank 0 chooses. Its process can be lost here, too: the new one gets the values that the others have received.
         chosen = np.random.default_rng(1).choice(len(points), options.groups, replace=False)
         centres = rabit.broadcast(points[chosen], 0)
 

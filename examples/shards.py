@@ -1,8 +1,8 @@
-"""Training whose bits do not depend on the number of workers: the small transformer, on any number of them.
+"""Training with the same bits on any number of workers: the small transformer.
 
-Start it alone, ``python examples/shards.py``, or on any number of workers, ``herringbone launch -n 3 -- python examples/shards.py``:
-every step has the same digest. With ``--elastic`` workers may be killed, and started again by hand, within the training; with
-``--checkpoint FILE`` a new job goes on where the last one was, on another number of workers.
+Start it alone, ``python examples/shards.py``, or on any number of workers, ``herringbone launch -n 3 -- python
+examples/shards.py``: every step has the same digest. With ``--elastic`` you can kill workers, and restart them by hand, during
+the training. With ``--checkpoint FILE`` a new job continues where the last one was, on another number of workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Pieces(torch.utils.data.Dataset):
         return SAMPLES
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        # Each epoch begins a piece elsewhere: what is drawn here does not depend on who loads it.
+        # Each epoch starts a piece elsewhere: the number drawn here does not depend on the process that loads it.
         place = index * self.apart + int(torch.randint(self.apart, ()))
         piece = self.bytes[place : place + CONTEXT + 1].long()
         return piece[:-1], piece[1:]
@@ -50,7 +50,7 @@ class WithDropout(nn.Module):
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """The bits of all that a step leaves."""
+    """A digest of the bits of model and optimizer after a step."""
     digest = hashlib.blake2b(digest_size=6)
     states = [state[name] for state in optimizer.state.values() for name in sorted(state)]
     for tensor in [*model.parameters(), *model.buffers(), *states]:
@@ -64,8 +64,8 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--batch", type=int, default=4, help="samples of a shard at one step")
     parser.add_argument("--loading", type=int, default=0, help="processes that read ahead")
-    parser.add_argument("--checkpoint", type=pathlib.Path, help="a file to go on from, and to write every 5 steps")
-    parser.add_argument("--elastic", action="store_true", help="go on when workers die, and take new ones in")
+    parser.add_argument("--checkpoint", type=pathlib.Path, help="a file to continue from, which is written every 5 steps")
+    parser.add_argument("--elastic", action="store_true", help="continue when workers die, and take in new ones")
     parser.add_argument("--wait", type=float, default=0, help="with --elastic, seconds to wait for a new process")
     options = parser.parse_args()
 
@@ -83,7 +83,7 @@ def main() -> None:
     saved = torch.load(options.checkpoint) if options.checkpoint and options.checkpoint.exists() else None
     if saved:
         load(saved)
-    # A new worker of a job that runs gets the others' state, which is newer than a checkpoint's.
+    # A new worker of a running job gets the others' state, which is newer than a checkpoint's.
     job = herringbone.Elastic(save, load, wait=options.wait) if options.elastic else None
     shards = herringbone.torch.Shards(options.shards, seed=1, job=job)
     batches = shards.loader(Pieces(Text(CONTEXT, seed=0)), options.batch, options.loading)
@@ -101,7 +101,7 @@ def main() -> None:
         step.reduce()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if not step.apply():
-            print(f"step {step.number} is made again", flush=True)
+            print(f"step {step.number} is repeated", flush=True)
             continue
         carried = f"{len(shards.mine)} of {options.shards} shards"
         print(

@@ -3,8 +3,8 @@
     herringbone launch -n 2 -- python examples/train.py --parallel fsdp2 --checkpoint saved --resume
     torchrun --nproc-per-node 2 examples/train.py
 
-Of Herringbone there is nothing in it but the backend's name. With --resume it continues from the newest checkpoint as
-if it had never stopped: same losses, same parameters, bit for bit.
+The backend's name is the only part of it that concerns Herringbone. With --resume it continues from the newest
+checkpoint as if it had never stopped: same losses, same parameters, bit for bit.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from torch.nn.parallel import DistributedDataParallel
 from model import Text, Transformer
 
 WARM_UP_STEPS = 20
-"""The learning rate rises over so many steps, then stays: it needs no plan of how long the training is."""
+"""The learning rate rises over this number of steps, then stays, so it does not depend on the training's length."""
 SHAPE = ("width", "blocks", "heads", "context", "batch", "seed", "learning_rate")
 COMPLETE = ".metadata"
-"""torch writes this file of a checkpoint last."""
+"""The file of a checkpoint that torch writes last."""
 
 
 def arguments():
@@ -37,33 +37,33 @@ def arguments():
     parser.add_argument("--parallel", choices=["ddp", "fsdp2"], default="ddp", help="default: %(default)s")
     backends = ["herringbone", "gloo"]
     parser.add_argument("--backend", choices=backends, default=backends[0], help="default: %(default)s")
-    parser.add_argument("--steps", type=positive, default=200, help="where the training ends; default: %(default)s")
+    parser.add_argument("--steps", type=positive, default=200, help="the last step of the training; default: %(default)s")
     parser.add_argument("--batch", type=positive, default=8, help="texts of a rank in a step; default: %(default)s")
     parser.add_argument("--context", type=positive, default=128, help="bytes of a text; default: %(default)s")
     parser.add_argument("--width", type=positive, default=128, help="default: %(default)s")
     parser.add_argument("--blocks", type=positive, default=4, help="default: %(default)s")
-    parser.add_argument("--heads", type=positive, default=4, help="of each block; default: %(default)s")
+    parser.add_argument("--heads", type=positive, default=4, help="heads of each block; default: %(default)s")
     parser.add_argument("--learning-rate", type=rate, default=2e-3, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=7, help="default: %(default)s")
     parser.add_argument("--report-every", type=positive, default=10, metavar="STEPS", help="default: %(default)s")
-    parser.add_argument("--checkpoint", type=pathlib.Path, metavar="FOLDER", help="for checkpoints; all ranks see it")
+    parser.add_argument("--checkpoint", type=pathlib.Path, metavar="FOLDER", help="folder for checkpoints, which all ranks see")
     parser.add_argument("--save-every", type=positive, metavar="STEPS", help="default: only at the end")
-    parser.add_argument("--resume", action="store_true", help="from the newest checkpoint of the folder, if it has one")
-    parser.add_argument("--json", action="store_true", help="figures as one JSON object a line")
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint of the folder, if it has one")
+    parser.add_argument("--json", action="store_true", help="print figures, one JSON object per line")
     options = parser.parse_args()
     if options.width % options.heads:
         parser.error(f"--width {options.width} cannot be divided by --heads {options.heads}: choose a multiple")
     if not options.checkpoint and (options.resume or options.save_every):
         parser.error(f"--{'resume' if options.resume else 'save-every'} needs --checkpoint FOLDER")
     if "RANK" not in os.environ:
-        parser.error("this is no job of several ranks: herringbone launch -n 2 -- python examples/train.py")
+        parser.error("this is not a job of several ranks: herringbone launch -n 2 -- python examples/train.py")
     return options
 
 
 def positive(text):
     """A whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number from 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1")
     return int(text)
 
 
@@ -71,7 +71,7 @@ def rate(text):
     """A number above 0."""
     number = float(text)
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return number
 
 
@@ -107,12 +107,12 @@ class Training:
             return mean(self.loss(self.text.held_out(self.options.batch, self.rank, self.world)))
 
     def shape(self):
-        """What a checkpoint fits: with another value the training would not be the same."""
+        """The settings that a checkpoint belongs to: with another value the training would not be the same."""
         chosen = {name: getattr(self.options, name) for name in SHAPE}
         return chosen | {"ranks": self.world, "text": self.text.digest}
 
     def save(self):
-        """Leaves a checkpoint, to which every rank writes its part."""
+        """Saves a checkpoint, to which every rank writes its part."""
         folder = self.options.checkpoint / f"step-{self.step}"
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state = {"model": model, "optimizer": optimizer, "step": self.step, "shape": self.shape()}
@@ -139,7 +139,7 @@ class Training:
 
 
 def parallel(model, way):
-    """DDP: every rank has all parameters. FSDP2: it has a part of each, and gathers a block when it needs it."""
+    """DDP: every rank has all parameters. FSDP2: every rank has a part of each, and gathers a block when it needs it."""
     if way == "ddp":
         return DistributedDataParallel(model)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -149,21 +149,21 @@ def parallel(model, way):
 
 
 def newest_checkpoint(folder):
-    """The checkpoint with the most steps among those that were written to their end."""
+    """The complete checkpoint with the most steps."""
     found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
     complete = [path for path in found if (path / COMPLETE).exists()]
     return max(complete, key=lambda path: int(path.name.removeprefix("step-")), default=None)
 
 
 def mean(loss):
-    """Of all ranks."""
+    """The mean over all ranks."""
     total = loss.clone()
     dist.all_reduce(total)
     return total.item() / dist.get_world_size()
 
 
 class Report:
-    """What rank 0 says: a line for people, or an object for programs."""
+    """Rank 0's output: a line for people, or an object for programs."""
 
     def __init__(self, options):
         self.options, self.visible = options, dist.get_rank() == 0

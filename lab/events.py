@@ -1,6 +1,6 @@
-"""Ranks that say what happens to them, for a test that watches them: an event is a line of their standard output.
+"""Ranks that report events to a test that watches them: an event is a line of their standard output.
 
-A rank says an event by `say`. `Ranks` starts ranks, on hosts and at any time, and waits for what they say.
+A rank reports an event with `say`. `Ranks` starts ranks, on hosts and at any time, and waits for their events.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import IO, Any
 from .job import PATIENCE_SECONDS, Process, environment, start
 
 MARK = "\x1e"
-"""What an event begins with, as RFC 7464 has it; any other line is a program's."""
+"""The prefix of an event, as in RFC 7464; any other line is a program's."""
 
 Event = dict[str, Any]
 
 
 class Silence(Exception):
-    """A rank did not say in time what it had to: it hangs, or has ended."""
+    """A rank did not report an expected event in time: it hangs, or has ended."""
 
 
 def say(event: str, **values: object) -> None:
@@ -33,7 +33,7 @@ def say(event: str, **values: object) -> None:
 
 
 class Rank:
-    """One process, and all that it has said so far."""
+    """One process, and all its events so far."""
 
     def __init__(self, ranks: Ranks, process: Process) -> None:
         self._ranks, self.process = ranks, process
@@ -42,13 +42,13 @@ class Rank:
 
     @property
     def events(self) -> list[Event]:
-        """In the order in which they were said."""
+        """The events, in the order in which they were reported."""
         self.hear()
         return self._events
 
     @property
     def lines(self) -> list[str]:
-        """What else it has printed, without its errors."""
+        """Its other output, without errors."""
         self.hear()
         return self._lines
 
@@ -58,7 +58,7 @@ class Rank:
         return self.process.poll()
 
     def hear(self) -> None:
-        """Take what it has said."""
+        """Read its output so far."""
         output = self.process.stdout
         if not output.ended:
             output.take()
@@ -86,7 +86,7 @@ class Rank:
         raise Silence(f"a rank {why} {', '.join(names)}: {self.events[-3:]}")
 
     def send(self, what: signal.Signals) -> float:
-        """Send a signal, and return when."""
+        """Send a signal, and return the time."""
         now = time.monotonic()
         self.process.send_signal(what)
         return now
@@ -114,7 +114,7 @@ class Ranks:
         return self._running[-1]
 
     def wait(self, is_over: Callable[[], object], seconds: float) -> bool:
-        """Hear all ranks until something is so, which is asked whenever one has said something or has ended."""
+        """Read all ranks' output until a condition holds, which is checked whenever one has reported something or ended."""
         deadline = time.monotonic() + seconds
         while not is_over():
             if (left := deadline - time.monotonic()) <= 0:
@@ -127,14 +127,14 @@ class Ranks:
         return True
 
     def finish(self, ranks: list[Rank], seconds: float = 60) -> list[int | None]:
-        """Wait for the end of ranks; None is the status of one that hangs, which is ended."""
+        """Wait for the end of ranks; a rank that hangs is ended, and its status is None."""
         self.wait(lambda: all(rank.status is not None for rank in ranks), seconds)
         statuses = [rank.status for rank in ranks]
         self.end(ranks)
         return statuses
 
     def end(self, ranks: list[Rank]) -> None:
-        """End ranks at once, with what they have started."""
+        """End ranks at once, with all processes that they have started."""
         for rank in ranks:
             if rank.process.handle >= 0:
                 rank.process.end_session()

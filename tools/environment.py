@@ -122,7 +122,7 @@ def make(folder):
         except (OSError, ValueError, subprocess.CalledProcessError) as failure:
             print(f"{way.__name__}: {failure}", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
-    sys.exit("no virtual environment can be made; on Debian this helps: sudo apt install python3-venv")
+    sys.exit("cannot make a virtual environment; on Debian, run: sudo apt install python3-venv")
 
 
 def torch_in(folder):
@@ -135,7 +135,7 @@ def torch_in(folder):
 
 
 def borrow(folder):
-    """Lets the environment have the packages of this Python, if torch is among them; says whose torch is used."""
+    """Lets the environment use the packages of this Python, if torch is one of them; returns a text about the torch in use."""
     places = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     lines = [f"import site; site.addsitedir({place!r})\n" for place in places if os.path.isdir(place)]
     borrowed = pathlib.Path(answer(folder, "import sysconfig; print(sysconfig.get_path('purelib'))")) / "borrowed.pth"

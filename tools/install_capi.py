@@ -1,8 +1,8 @@
 """Installs libherringbone.so, its headers and its pkg-config file; `make capi` calls it. Standard library only.
 
-Usage: python3 tools/install_capi.py LIBRARY PREFIX. The library is what cargo has built; PREFIX is a folder, which is made if it is
-not there. With `--destdir FOLDER` files go below that folder, as packages want it, and still name the prefix alone. With `--strip` the
-library has no line numbers for debuggers; this needs binutils' `strip`.
+Usage: python3 tools/install_capi.py LIBRARY PREFIX. The library is what cargo has built; PREFIX is a folder, which is made if
+it is missing. With `--destdir FOLDER`, for packages, files are written below that folder, but still contain only the prefix.
+With `--strip` the library has no line numbers for debuggers; this needs binutils' `strip`.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main():
     parser.add_argument("library")
     parser.add_argument("prefix")
     parser.add_argument("--destdir")
-    parser.add_argument("--strip", action="store_true", help="without line numbers for debuggers")
+    parser.add_argument("--strip", action="store_true", help="leave out line numbers for debuggers")
     options = parser.parse_args()
     root = install(options.library, options.prefix, options.destdir, options.strip)
     print(f"libherringbone is installed below {root}")

@@ -1,6 +1,6 @@
-"""Counts lines of code: what is neither blank nor only a comment, in the product and in its tests apart.
+"""Counts lines of code, without blank lines and comments, separately in the product and in its tests.
 
-Usage: lines.py [REVISION ...]; the work tree unless revisions are named, which are compared in columns. In Rust a module under
+Usage: lines.py [REVISION ...]; by default the work tree. Several revisions are compared in columns. In Rust a module under
 `#[cfg(test)]` at the end of a file belongs to the tests.
 """
 
@@ -27,7 +27,7 @@ AREAS = (
 
 
 def git(*words):
-    """What git says."""
+    """git's output."""
     return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -1,7 +1,7 @@
 """Writes the profiles of published models, crates/cli/models, from their architectures.
 
 Usage: tools/model_profiles.py [FOLDER]. Layers have the names and the order of torchvision's and Hugging Face's models. Only convolutions and
-matrix products count as multiply-adds; docs/reference/model-profile.md says more.
+matrix products are counted as multiply-adds; docs/reference/model-profile.md explains this.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def bert_large() -> Profile:
         "BERT-large",
         "Devlin, Chang, Lee and Toutanova, BERT, 2018: the large model, uncased, with the heads of its pre-training",
         layers,
-        sample="128 tokens, of each of which the word is predicted",
+        sample="128 tokens; the word of each is predicted",
         published=Published(340_000_000, "Devlin et al., section 3: 340 M parameters in total"),
     )
 

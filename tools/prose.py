@@ -28,7 +28,7 @@ PLACES = (
     "examples/*.py",
     "tools/*.py",
 )
-"""Where prose is looked for. Tests have texts for their authors only."""
+"""The files with prose. Texts in tests are only for their authors."""
 FROM_DOCSTRINGS = "docs/reference/python.md"
 FROM_HELP = "docs/reference/commands.md"
 PAGE, HELP, TEXT, COMMENT = "page", "help", "text", "comment"
@@ -53,7 +53,7 @@ SENTENCE_END = re.compile(
 
 @dataclass(frozen=True)
 class Passage:
-    """Text that is read in one go: a paragraph, an item, a cell, a string. Its line breaks are those of the file."""
+    """Text that is read in one go: a paragraph, an item, a cell, a string. It has the line breaks of the file."""
 
     kind: str
     path: str
@@ -198,7 +198,7 @@ ESCAPES = re.compile(r"\\(\n\s*|u\{[^}]*\}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 
 
 def unescaped(match):
-    """What an escape in a string of Rust stands for, as far as sentences need it."""
+    """The character for an escape in a string of Rust, as far as sentences need it."""
     escape = match[1]
     if escape.startswith("\n"):
         return "\n"

@@ -1,4 +1,4 @@
-"""Writes docs/reference/commands.md and python.md from what the programs themselves say.
+"""Writes docs/reference/commands.md and python.md from the programs' own texts.
 
 Usage: tools/reference.py HERRINGBONE FOLDER. Commands come from `herringbone VERB --help`, Python from the docstrings, which are
 read without importing anything. Standard library only.

@@ -1,8 +1,8 @@
 """Holds the proofs of thousands of ranks to their limits: 10 s of one core, 1 GiB.
 
 Usage: python3 tools/verify_large.py BINARY. Standard library only. Each case is proven in a process of its own. Where all
-ranks do the same, one is proven for all, with any codec; shares make ranks unequal, which are proven one by one. CPU
-time is what counts: the proof has one thread, and a busy machine is no fault of it.
+ranks do the same, one is proven for all, with any codec; shares make ranks unequal, and these are proven one by one. The
+limit is CPU time, because the proof has one thread, and a busy machine must not make it fail.
 """
 
 import os
@@ -31,7 +31,7 @@ MOST_MIB = 1024
 
 
 def main(binary):
-    """Proves every case and says what it took."""
+    """Proves every case and prints its cost."""
     results = [proved(binary, *case) for case in CASES]
     sys.exit(0 if all(results) else 1)
 

@@ -188,7 +188,7 @@ def test_a_signal_leaves_the_rows_that_there_are(
         assert output.splitlines()[2].startswith("all-reduce  ")
         assert output.splitlines()[3:] == [f"missing: async, shards ({reason})"]
     assert "2.250" in written.read_text() and written.read_text().count(f"missing: {reason}") == 2
-    assert said.endswith("interrupted; all that it started has ended\n")
+    assert said.endswith("interrupted; all processes that it started have ended\n")
 
 
 def test_a_signal_before_the_first_row_writes_nothing(
@@ -238,7 +238,7 @@ def test_it_takes_all_processes_along(number: signal.Signals, tmp_path: Path) ->
         _, said = process.communicate(timeout=SECONDS)
         if number != signal.SIGKILL:
             assert process.returncode == 128 + number
-            assert said.endswith("interrupted; all that it started has ended\n"), said
+            assert said.endswith("interrupted; all processes that it started have ended\n"), said
 
 
 @pytest.mark.full

@@ -443,4 +443,4 @@ def test_the_example_learns_to_read_digits() -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "horovod_digits.py"
     outcome = horovodrun("-np", "2", python(), str(example))
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert "% of new digits are read rightly, by 2 ranks" in outcome.stdout
+    assert "% of new digits are read correctly, by 2 ranks" in outcome.stdout

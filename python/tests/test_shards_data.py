@@ -174,7 +174,7 @@ def test_epochs_that_cannot_be_are_errors() -> None:
         ({"samples": 0}, "the data set has no samples"),
         ({"shards": 0}, "shards is 0; pass 1 or more"),
         ({"batch": 0}, "batch is 0; pass 1 or more"),
-        ({"rule": "pad"}, "no rule 'pad'; pass one of these: 'drop' leaves .*; 'weigh' deals"),
+        ({"rule": "pad"}, "no rule 'pad'; pass one of these: 'drop' leaves .*; 'weigh' makes one"),
         ({"samples": 7}, '7 samples, and one step of 4 shards takes 8.*pass rule="weigh"'),
         ({"seed": 1 << 127}, "beyond 128 bits"),
     ]

@@ -161,5 +161,5 @@ def chosen(word: str) -> Choice:
     number = whole_within(text, found.least, MOST_ARGUMENT)
     if number is None:
         wanted = f"{found.argument}, a whole number from {found.least} to {MOST_ARGUMENT}"
-        raise ValueError(f"{shown(word)}: write {name}: and then {wanted}")
+        raise ValueError(f"{shown(word)}: after {name}: write {wanted}")
     return Choice(found, number)
