@@ -233,7 +233,9 @@ rabit.finalize()
 def test_the_error_says_who_was_not_started_again() -> None:
     done = launch(3, "-c", LOST_AT_THE_END, "rabit_timeout_sec=5", attempts=1)
     assert done.returncode == 1
-    assert re.search(r"was not started again within 5 s, the limit of rabit_timeout_sec: rank 2 (of 3 )?did not come", done.stderr)
+    assert re.search(
+        r"was not started again within 5 s, the limit of rabit_timeout_sec: rank 2 (of 3 )?did not come", done.stderr
+    )
 
 
 def test_a_process_that_is_lost_after_the_others_have_left_ends_the_job() -> None:
