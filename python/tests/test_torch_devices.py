@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 import torch
 from conftest import WORKERS, Group, Run, cases_of, collect
 from ports import free_port
+from staged_corpus import cases_on_devices
 
 import herringbone
 from herringbone.torch.devices import Cuda
@@ -35,13 +36,23 @@ def test_staged(staged: Run, case: str) -> None:
     staged.check(case)
 
 
+def built_driver(folder: Path, *defined: str) -> Path:
+    """The folder of the tests' driver, which is to be found as NVIDIA's."""
+    command = ["cc", "-O1", "-shared", "-fPIC", *defined, "-o", str(folder / "libcuda.so.1"), str(WORKERS / "cuda_driver.c")]
+    subprocess.run([*command, "-lpthread"], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_driver(tmp_path_factory.mktemp("driver"))
+
+
 @pytest.fixture(scope="module", params=["values", "no values"])
 def driven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The same over CUDA's interface, with a driver of the tests, which can wait for values or not."""
     folder = tmp_path_factory.mktemp("driven")
-    without = ["-DNO_VALUES"] if request.param == "no values" else []
-    command = ["cc", "-O1", "-shared", "-fPIC", *without, "-o", str(folder / "libcuda.so.1"), str(WORKERS / "cuda_driver.c")]
-    subprocess.run([*command, "-lpthread"], check=True)
+    built_driver(folder, *(["-DNO_VALUES"] if request.param == "no values" else []))
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LD_LIBRARY_PATH": str(folder)}
     with Group() as group:
         group.start_ranks("staged.py", 2, "cuda", forked=False, RESULTS=str(folder), **place)
@@ -52,6 +63,65 @@ def driven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("case", cases_of("staged.py"))
 def test_cudas_interface(driven: Run, case: str) -> None:
     driven.check(case)
+
+
+def on_a_stand_in(script: str, size: int, folder: Path, *arguments: str, **settings: str) -> Run:
+    """The cases of a worker with this many ranks."""
+    with Group() as group:
+        group.torchrun(str(WORKERS / script), size, *arguments, RESULTS=str(folder), **settings)
+        group.finish(together=True)
+    return collect(size, folder, "".join(group.lines))
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def beside_the_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return on_a_stand_in("staged_calls.py", request.param, tmp_path_factory.mktemp("calls"))
+
+
+@pytest.mark.parametrize("case", cases_of("staged_calls.py"))
+def test_calls_beside_those_of_the_host(beside_the_host: Run, case: str) -> None:
+    beside_the_host.check(case)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return on_a_stand_in("staged_corpus.py", 2, tmp_path_factory.mktemp("training"), "training.py")
+
+
+@pytest.mark.parametrize("case", cases_on_devices("training.py"))
+def test_trainings_of_ddp_and_fsdp(trained: Run, case: str) -> None:
+    trained.check(case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("script", ["collectives.py", "folds.py", "mistakes.py", "dispatching.py", "compressed_ddp.py"])
+def test_what_holds_for_the_hosts_tensors(script: str, tmp_path: Path) -> None:
+    run = on_a_stand_in("staged_corpus.py", 2, tmp_path, script)
+    for case in cases_on_devices(script):
+        run.check(case)
+
+
+@pytest.mark.full
+def test_exchanges_leave_nothing_behind(driver: Path, tmp_path: Path) -> None:
+    """Over CUDA's interface: the simulated accelerator keeps a log of all accesses."""
+    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LD_LIBRARY_PATH": str(driver)}
+    with Group() as group:
+        group.start_ranks("staged_corpus.py", 2, "exchanges.py", "cuda", forked=False, RESULTS=str(tmp_path), **settings)
+        outputs = [output for _, output in group.finish()]
+    run = collect(2, tmp_path, "".join(outputs))
+    for case in cases_on_devices("exchanges.py"):
+        run.check(case)
+
+
+@pytest.fixture(scope="module")
+def replaced(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = {"HERRINGBONE_REPLACE": "gloo", "HERRINGBONE_LOG": "off"}
+    return on_a_stand_in("staged_replaced.py", 2, tmp_path_factory.mktemp("replaced"), **settings)
+
+
+@pytest.mark.parametrize("case", cases_of("staged_replaced.py"))
+def test_in_gloos_place(replaced: Run, case: str) -> None:
+    replaced.check(case)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -5,20 +5,34 @@ One is the simulated accelerator of the native module, the other CUDA over a dri
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from herringbone._herringbone import Device, StagedPending
-from herringbone.torch.devices import let_stand_in
+from herringbone.torch.devices import StagedHandle, let_stand_in
 
-__all__ = ["CudaStandIn", "StandIn"]
+__all__ = ["CudaStandIn", "StandIn", "synchronize_after_waits"]
 
 PATIENCE_SECONDS = 60.0
+
+
+def synchronize_after_waits() -> None:
+    """From now on let a wait for a work last until the result is in the tensor, as in a program that then synchronises.
+
+    So cases that were written for tensors of the CPU can read them.
+    """
+    order = StagedHandle.order
+
+    def order_and_synchronize(self: StagedHandle, timeout: float | None) -> bool:
+        return order(self, timeout) and self.wait()
+
+    StagedHandle.order = order_and_synchronize  # type: ignore[method-assign]
 
 
 class StandIn:
@@ -29,6 +43,7 @@ class StandIn:
     def __init__(self, seed: int, waits_for_values: bool = True) -> None:
         self.native = Device.fake(waits_for_values)
         self.current = self.native.fake_stream()
+        self._apart = threading.local()
         self._moves, self._over, self._seed = threading.Event(), False, seed
         self._moves.set()
         self._thread = threading.Thread(target=self._move, daemon=True)
@@ -39,7 +54,16 @@ class StandIn:
         return self.native
 
     def stream(self, tensor: torch.Tensor) -> int:
-        return self.current
+        return getattr(self._apart, "stream", self.current)
+
+    @contextlib.contextmanager
+    def own_stream(self) -> Iterator[None]:
+        """Let this thread's current stream be one of its own in the body, as by ``torch.cuda.stream``."""
+        self._apart.stream = self.native.fake_stream()
+        try:
+            yield
+        finally:
+            del self._apart.stream
 
     def lend(self, tensors: Iterable[torch.Tensor], streams: Iterable[int]) -> None:
         assert list(streams), "a call has streams of its own"

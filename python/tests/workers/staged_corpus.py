@@ -1,0 +1,53 @@
+"""The cases of another worker, written for tensors of the CPU, on an accelerator of the tests.
+
+Usage: staged_corpus.py SCRIPT [cuda]. These cases read a tensor as soon as a work has been waited for. So a wait lasts here until the
+result is in the tensor: a program that synchronises with its accelerator after each wait. Everything else is as in ``staged.py``: the
+calls, the copies, their streams and the order of starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from datetime import timedelta
+
+import cases
+import torch.distributed as dist
+from simulated import CudaStandIn, StandIn, synchronize_after_waits
+
+ELSEWHERE = {
+    "collectives.py": {
+        "a_forked_child_does_not_wait": "a process that has used CUDA cannot be forked",
+        "an_urgent_operation_overtakes": "the native handle has another interface",
+        "calls_of_callbacks_match_while_the_program_makes_others": "its callbacks need streams of their own",
+        "ranks_that_disagree_get_an_error_and_go_on": "a barrier has no tensors, so it does not meet a staged call",
+        "two_ranks_that_both_believe_to_be_the_root": "the same",
+        "what_is_not_there_names_the_alternative": "staged_calls.py has the texts: the engine does not see these calls",
+    },
+    "exchanges.py": {
+        "a_split_that_the_other_rank_does_not_expect": "a barrier has no tensors, so it does not tell of an earlier staged call",
+        "memory_that_lacks_fails_the_call_on_all_ranks": "the host's memory is limited there",
+    },
+}
+"""The cases that say something else about an accelerator's tensors, and why."""
+
+
+def cases_on_devices(script: str) -> dict[str, cases.Case]:
+    """The cases of a script that hold here, too."""
+    every: dict[str, cases.Case] = importlib.import_module(script.removesuffix(".py")).CASES
+    assert set(ELSEWHERE.get(script, {})) <= set(every), "a case is called something else now"
+    return {name: case for name, case in every.items() if name not in ELSEWHERE.get(script, {})}
+
+
+if __name__ == "__main__":
+    script = sys.argv[1]
+    chosen = cases_on_devices(script)
+    dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
+    if script == "training.py":
+        importlib.import_module("training").gloo = dist.new_group(backend="gloo")
+    synchronize_after_waits()
+    accelerator = CudaStandIn() if "cuda" in sys.argv else StandIn(dist.get_rank() + 11)
+    cases.run(chosen, dist.get_rank())
+    assert accelerator.hazards() == []
+    accelerator.end()
+    dist.destroy_process_group()
