@@ -35,7 +35,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi nccl-plugin demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports predicted-steps launchers matrix verify-large docs reference figures \
+.PHONY: help setup program capi nccl-plugin demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports predicted-steps launchers matrix gpu verify-large docs reference figures \
 	deploy-check packages browser browser-setup fmt clean
 
 help: ## This list
@@ -198,6 +198,9 @@ launchers: $(TESTS)/wheel.stamp ## A numpy program by real launchers: torchrun, 
 
 matrix: setup ## Features with several versions of torch (14 GB below target/matrix), one wheel. Table to record/
 	@$(IN_VENV) tests/matrix/run.py --record record/matrix.md $(ARGS)
+
+gpu: setup ## Check and time tensors on a GPU and the plug-in for NCCL: ten minutes. RECORD=file: the table goes there, too; exit code 77: no GPU
+	@$(IN_VENV) tests/gpu/run.py $(if $(RECORD),--record $(RECORD)) $(ARGS)
 
 docs: $(SITE)/requirements.stamp ## The documentation as a site below target/site; links and anchors are checked
 	@$(PYTHON) tools/pages.py target/site-source

@@ -13,6 +13,14 @@ def table(heads, rows):
     return "\n".join(line(row) for row in [heads, ["---"] * len(heads), *rows])
 
 
+def aligned(header, rows):
+    """The lines of a whole table whose columns are aligned."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
+    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
+
+
 def printed(heads, rows, cells, as_json):
     """Prints each of `rows` when it comes, as an object or with its `cells` as a row of a table, and yields it."""
     for number, row in enumerate(rows):

@@ -283,6 +283,7 @@ def targets():
     yield Target(rust, "rabit-mpi", why_not="an MPI with its headers")
     yield Target(python, "launchers", "--record target/launchers.md", why_not="Open MPI, MPICH and Slurm")
     yield Tool(python, "browser", why_not="Chromium, by `make browser-setup`", program=["tests/browser/run.py"])
+    yield Tool(python, "gpu", why_not="a GPU", program=["tests/gpu/run.py"])
     yield Target(python, "conformance", "--record target/conformance.md", why_not="half an hour")
     if os.environ.get("HOROVOD"):
         yield Target(python, "conformance-horovod", "--record target/horovod-conformance.md", why_not="Horovod's sources")

@@ -19,6 +19,10 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.append(str(ROOT / "bench"))
+
+from tables import aligned as table
+
 FOLDER = ROOT / "target" / "matrix"
 OLDER = ("2.10.0", "2.13.0", "2.14.1")
 """The oldest that Herringbone takes, the last whose groups cannot have a backend of Python, and the one before the newest."""
@@ -158,14 +162,6 @@ class Version:
     def count(self, kind: str) -> int:
         """How many features ended so."""
         return sum(outcome == kind for outcome, _ in self.outcomes.values())
-
-
-def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """A Markdown table whose columns are aligned."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in cells]
-    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
 
 
 def page(versions: list[Version]) -> str:
