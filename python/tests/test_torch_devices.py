@@ -124,6 +124,22 @@ def test_in_gloos_place(replaced: Run, case: str) -> None:
     replaced.check(case)
 
 
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Over a torch that is made as those before 2.14 are."""
+    folder = tmp_path_factory.mktemp("mixed")
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with Group() as group:
+        group.start_ranks("mixed.py", 2, forked=False, RESULTS=str(folder), **place)
+        outputs = [output for _, output in group.finish()]
+    return collect(2, folder, "".join(outputs))
+
+
+@pytest.mark.parametrize("case", cases_of("mixed.py"))
+def test_groups_with_other_backends_over_older_torch(mixed: Run, case: str) -> None:
+    mixed.check(case)
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_stream_that_waits_goes_on_when_a_rank_is_killed(group: Group, size: int) -> None:
     group.start_ranks("staged_killed.py", size, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))

@@ -129,9 +129,25 @@ def two_backends() -> None:
     dist.barrier()
     adds(dist.new_group())
     if type(dist.group.WORLD) is not dist.ProcessGroup:
+        leaves_to_gloo()
         raise NotInTorch("Python defines no backend for one device, so Herringbone gets the tensors of both")
     kinds = [type(dist.group.WORLD._get_backend(torch.device(device))).__name__ for device in ("cpu", "cuda")]
     assert kinds == ["BackendHerringbone", "ProcessGroupGloo"], kinds
+
+
+class OnCuda:
+    """Stands for CUDA, whose tensors not every machine has: the CPU's are taken for its."""
+
+    device_type = "cuda"
+
+
+def leaves_to_gloo() -> None:
+    """Fail unless a group of another backend's device refuses its tensors, which this torch gives it."""
+    from herringbone.torch.devices import let_stand_in
+
+    let_stand_in(OnCuda())
+    raises(herringbone.UnsupportedError, lambda: dist.all_reduce(mine()), "gloo for the tensors of cuda", 'backend="gloo"')
+    let_stand_in(None)
 
 
 @feature("a group of Gloo beside")

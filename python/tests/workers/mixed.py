@@ -1,0 +1,73 @@
+"""A group with another backend for CUDA's tensors, over a torch that lets Python define no backend, as those before 2.14 do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import cases
+import torch._C._distributed_c10d as native
+from cases import error_of
+
+CASES, case = cases.registry()
+
+
+class Underivable(native.Backend):
+    """torch's class, of which Python makes no other."""
+
+    def __init__(self, *_: Any) -> None:
+        raise TypeError("No constructor defined!")
+
+
+@case
+def tensors_of_the_other_backends_device_are_refused() -> None:
+    let_stand_in(OnCuda())  # type: ignore[arg-type]
+    calls = [
+        lambda: dist.all_reduce(torch.ones(3)),
+        lambda: dist.broadcast(torch.ones(3), 0, async_op=True),
+        lambda: dist.all_gather_into_tensor(torch.ones(6), torch.ones(3)),
+        lambda: dist.send(torch.ones(3), 1 - dist.get_rank()),
+        lambda: dist.recv(torch.ones(3), 1 - dist.get_rank()),
+    ]
+    for call in calls:
+        error_of(herringbone.UnsupportedError, call, "gloo for the tensors of cuda", 'new_group(backend="gloo")', "torch 2.14")
+    let_stand_in(None)
+
+
+@case
+def the_hosts_tensors_are_taken() -> None:
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [dist.get_world_size()] * 3
+
+
+@case
+def a_group_for_all_devices_has_no_others() -> None:
+    assert dist.group.WORLD.member.foreign == {"cuda": "gloo"}
+    group: Any = dist.new_group(backend="herringbone")
+    assert group.member.foreign == {}
+
+
+class OnCuda:
+    """Stands for CUDA: the CPU's tensors are taken for its."""
+
+    device_type = "cuda"
+
+
+if __name__ == "__main__":
+    native.Backend = Underivable  # type: ignore[misc]
+    import torch
+    import torch.distributed as dist
+
+    import herringbone.torch.group
+    from herringbone.torch.devices import let_stand_in
+    from herringbone.torch.dispatched import DISPATCHES
+
+    assert not DISPATCHES
+    # Nor do these say whether a group has other backends.
+    herringbone.torch.group.shares_group = lambda opts: False
+    # Newer ones ask each group for its backends.
+    dist.distributed_c10d._maybe_attach_flight_recorder = lambda *_: None
+    dist.init_process_group("cpu:herringbone,cuda:gloo", timeout=timedelta(seconds=60))
+    cases.run(CASES, dist.get_rank())
+    dist.destroy_process_group()
