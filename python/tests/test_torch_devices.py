@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +19,12 @@ from ports import free_port
 from staged_corpus import cases_on_devices
 
 import herringbone
+from herringbone._herringbone import Completions
+from herringbone.torch.callbacks import CallbackThreads
 from herringbone.torch.devices import Cuda
 from herringbone.torch.mixing import others_in
+from herringbone.torch.streams import cuda_devices
+from herringbone.torch.work import Work
 
 
 @pytest.fixture(scope="module", params=["two ranks", "three ranks", "hosts that wait"])
@@ -167,8 +175,76 @@ def test_a_machine_without_a_driver_says_what_to_do() -> None:
 class OnCuda(torch.Tensor):
     """A tensor that says that it lies on the first device of CUDA."""
 
+    is_cuda = True
+    device = torch.device("cuda", 0)
+
     def get_device(self) -> int:
         return 0
+
+
+class Later:
+    """A handle whose operation is over when the test says so, and a turn that is next."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.ordered_on: list[str] = []
+
+    def done(self) -> bool:
+        return self.over.is_set()
+
+    def notify(self, completions: Completions, token: int) -> None:
+        threading.Thread(target=lambda: self.over.wait() and completions.put(token)).start()
+
+    def order(self, timeout: float | None) -> bool:
+        self.ordered_on.append(Here.stream)
+        return True
+
+    def reach(self) -> None:
+        pass
+
+    error = is_next = end = lambda self: None
+
+    def turn(self, apart: bool) -> Later:
+        return self
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+
+class Streams(threading.local):
+    """The current stream of each thread."""
+
+    stream = "the default one"
+
+
+Here = Streams()
+
+
+@contextlib.contextmanager
+def on_stream(stream: str) -> Iterator[None]:
+    before, Here.stream = Here.stream, stream
+    yield
+    Here.stream = before
+
+
+def test_callbacks_compute_on_the_stream_where_the_program_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Here.stream)
+    monkeypatch.setattr(torch.cuda, "stream", on_stream)
+    tensor, later, settled, threads = torch.empty(0, device="meta").as_subclass(OnCuda), Later(), [], CallbackThreads()
+    handle: Any = later
+    work = Work([handle], ["all_reduce"], [tensor], [lambda: settled.append(Here.stream)], threads)
+    work.group = handle
+    with on_stream("one"):
+        future = work.get_future()
+    with on_stream("another"):
+        chained = future.then(lambda _: Here.stream)
+        both = torch.futures.collect_all([future, torch.futures.Future()])
+        assert cuda_devices([tensor, torch.ones(1), tensor]) == (tensor.device,)
+    assert not chained.done() and not both.done()
+    later.over.set()
+    assert chained.wait() == "another"
+    assert later.ordered_on == settled == ["one"]
+    threads.close()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import torch
 
 from .._herringbone import Communicator
 from .callbacks import callback_threads
+from .streams import on_streams, streams_here
 
 __all__ = ["take_turns"]
 
@@ -34,18 +35,22 @@ class Line(NamedTuple):
     apart: bool
     """Whether the future waits for more than collectives, such as messages: callbacks of collectives do not wait for it."""
 
+    devices: tuple[torch.device, ...] = ()
+    """Those of CUDA that have its work's tensors."""
+
 
 _lines: WeakKeyDictionary[Future, Line] = WeakKeyDictionary()
 """The line of each future whose callbacks take turns."""
 
 
-def take_turns(future: Future, group: Communicator, apart: bool) -> None:
+def take_turns(future: Future, group: Communicator, apart: bool, devices: tuple[torch.device, ...] = ()) -> None:
     """Let the callbacks of ``future``, from a work of ``group``, and of all futures derived from it take turns.
 
-    ``apart``: the work does not consist only of collectives.
+    ``apart``: the work does not consist only of collectives. Callbacks compute on the streams of ``devices`` that are current when
+    the program passes them.
     """
     _patch_futures()
-    _lines[future] = Line(group, apart)
+    _lines[future] = Line(group, apart, devices)
 
 
 @functools.cache
@@ -90,7 +95,8 @@ def _patch_futures() -> None:
         if known:
             # A future that belongs to no work is completed by the program itself.
             apart = len(known) < len(lines) or any(line.apart for line in known)
-            _lines[all_of_them] = known[0]._replace(apart=apart)
+            devices = dict.fromkeys(device for line in known for device in line.devices)
+            _lines[all_of_them] = known[0]._replace(apart=apart, devices=tuple(devices))
         return all_of_them
 
     kind.then, kind.add_done_callback = then_in_turn, add_in_turn
@@ -100,10 +106,11 @@ def _patch_futures() -> None:
 class _Turn:
     """A callback that has taken the next turn of its future's line."""
 
-    __slots__ = ("_callback", "_line", "_outcome", "_turn", "over")
+    __slots__ = ("_callback", "_line", "_outcome", "_streams", "_turn", "over")
 
     def __init__(self, line: Line, callback: Callback) -> None:
         self._line, self._callback, self._turn = line, callback, line.group.turn(line.apart)
+        self._streams = streams_here(line.devices)
         self._outcome: tuple[Any, BaseException | None] = None, None
         # It has no value: torch pickles a future's value if that is a Python object.
         self.over: torch.futures.Future[None] = torch.futures.Future()
@@ -118,7 +125,8 @@ class _Turn:
     def _run(self, complete: Future) -> None:
         _lines.setdefault(complete, self._line)  # it may be torch's second object for the future
         try:
-            self._outcome = self._turn.run(self._callback, complete), None
+            with on_streams(self._streams):
+                self._outcome = self._turn.run(self._callback, complete), None
         except BaseException as error:
             self._outcome = None, error
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from .calls import CALLS, hidden
 from .devices import StagedHandle
 from .futures import take_turns
 from .measured import Measured
+from .streams import cuda_devices, on_streams, streams_here
 
 __all__ = ["Finished", "Numbered", "Received", "StagedWork", "Work", "torch_error"]
 
@@ -45,10 +47,10 @@ class Numbered(dist.Work):
 
     _measured: Measured | None = None
 
-    def _take_turns(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+    def _take_turns(self, future: torch.futures.Future[list[torch.Tensor]], devices: tuple[torch.device, ...] = ()) -> None:
         """Let the callbacks of ``future``, this work's, match between ranks."""
         if self.group is not None:
-            take_turns(future, self.group, apart=self.has_messages or self.op_type in MESSAGES)
+            take_turns(future, self.group, self.has_messages or self.op_type in MESSAGES, devices)
 
     def _get_op_type(self) -> int:
         return self.op_type
@@ -180,20 +182,23 @@ class Work(Numbered):
         """A future of the result tensors; a failed collective completes it with the error.
 
         Callbacks run on their own threads and can block. They can start collectives: ranks match these by the order in which
-        the program has passed the callbacks, separately from the program's own collectives.
+        the program has passed the callbacks, separately from the program's own collectives. For CUDA tensors the current stream of
+        a callback is the one that was current when the program passed it.
         """
         with self._lock:
             if self._future is None:
                 # Completing through `then` makes a failure an error for C++ waiters, too: they would see an exception stored by
                 # `Future.set_exception` as a value.
                 trigger: torch.futures.Future[None] = torch.futures.Future()
-                self._future = trigger.then(self._conclude)
-                self._take_turns(self._future)
+                devices = cuda_devices(self._tensors)
+                self._future = trigger.then(functools.partial(self._conclude, streams_here(devices)))
+                self._take_turns(self._future, devices)
                 self._threads.watch(self._handles, lambda: trigger.set_result(None))
             return self._future
 
-    def _conclude(self, _: object) -> list[torch.Tensor]:
-        self.wait()
+    def _conclude(self, streams: tuple[torch.cuda.Stream, ...], _: object) -> list[torch.Tensor]:
+        with on_streams(streams):
+            self.wait()
         return self.result()
 
     def _settle(self) -> None:
