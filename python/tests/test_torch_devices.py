@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from ports import free_port
 from staged_corpus import cases_on_devices
 
 import herringbone
-from herringbone._herringbone import Completions
+from herringbone._herringbone import Completions, Device
+from herringbone.torch import member
 from herringbone.torch.callbacks import CallbackThreads
 from herringbone.torch.devices import Cuda
+from herringbone.torch.member import Member, Unformed
 from herringbone.torch.mixing import others_in
 from herringbone.torch.streams import cuda_devices
 from herringbone.torch.work import Work
@@ -93,7 +96,7 @@ def test_calls_beside_those_of_the_host(beside_the_host: Run, case: str) -> None
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return on_a_stand_in("staged_corpus.py", 2, tmp_path_factory.mktemp("training"), "training.py")
+    return on_a_stand_in("staged_corpus.py", 2, tmp_path_factory.mktemp("training"), "training.py", "values")
 
 
 @pytest.mark.parametrize("case", cases_on_devices("training.py"))
@@ -111,7 +114,7 @@ def test_what_holds_for_the_hosts_tensors(script: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_exchanges_leave_nothing_behind(driver: Path, tmp_path: Path) -> None:
-    """Over CUDA's interface: the simulated accelerator keeps a log of all accesses."""
+    """Over CUDA's interface: the simulated accelerator's log of accesses grows with each one."""
     settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LD_LIBRARY_PATH": str(driver)}
     with Group() as group:
         group.start_ranks("staged_corpus.py", 2, "exchanges.py", "cuda", forked=False, RESULTS=str(tmp_path), **settings)
@@ -180,6 +183,28 @@ class OnCuda(torch.Tensor):
 
     def get_device(self) -> int:
         return 0
+
+
+class Lasting:
+    """Calls on a device that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.may_end, self.has_ended = threading.Event(), threading.Event()
+
+    def close(self) -> None:
+        self.may_end.wait()
+        self.has_ended.set()
+
+
+def test_an_abort_does_not_wait_for_calls_on_devices_that_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "ABORT_SECONDS", 0.01)
+    aborted = Member(Unformed(0, 1, "it is of a test"), timedelta(seconds=1), torch.distributed.HashStore())
+    lasting: Any = Lasting()
+    aborted._on_devices[Device.fake()] = lasting
+    aborted.abort()
+    assert not lasting.has_ended.is_set()
+    lasting.may_end.set()
+    assert lasting.has_ended.wait(60)
 
 
 class Later:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from places import Gpu, StandInPlace
+from places import CYCLES, Gpu, StandInPlace
 from rows import Row, checked
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -159,6 +159,32 @@ def streams(place: Place) -> list[Row]:
         same_bits(place, tensor, torch.full((length,), float(size)))
     assert place.hazards() == []
     return [checked("streams", "late kernels, calls on one tensor, a stream of the program's own")]
+
+
+@check
+def callbacks(place: Place) -> list[Row]:
+    """Callbacks of works compute on results, and call again, while the program computes on a stream of its own."""
+    size, length = dist.get_world_size(), 3_000_000 // place.scale
+
+    def late_mean(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        """The mean, by a kernel behind one that takes a while."""
+        if place.is_real:
+            torch.cuda._sleep(CYCLES // 10)
+        return future.value()[0] / size
+
+    def again(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        """The sum of the ranks' means."""
+        return dist.all_reduce(future.value(), async_op=True).get_future().wait()[0]
+
+    for number in range(4):
+        with place.own_stream():
+            tensor = place.put(torch.full((length,), 1.0 + number))
+            means = dist.all_reduce(tensor, async_op=True).get_future().then(late_mean)
+            doubled = means.wait() * 2
+            same_bits(place, doubled, torch.full((length,), 2.0 + 2 * number))
+            summed = means.then(again).wait() + 1
+            same_bits(place, summed, torch.full((length,), (1.0 + number) * size + 1))
+    return [checked("callbacks", "kernels of callbacks come before what the program does with their results")]
 
 
 @check

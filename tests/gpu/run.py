@@ -28,7 +28,19 @@ from rows import Row, as_json, page, table, wrong
 MISSING = 77
 """The exit code of a program whose tool is missing."""
 SIZE = 2
-CHECKS = ("values", "collectives", "streams", "capture", "late", "training", "meanwhile", "host_time", "times", "killed")
+CHECKS = (
+    "values",
+    "collectives",
+    "streams",
+    "capture",
+    "late",
+    "training",
+    "callbacks",
+    "meanwhile",
+    "host_time",
+    "times",
+    "killed",
+)
 """In this order, in one job. One that fails or hangs ends it, and those behind it get another one."""
 PLUGIN = "plugin"
 LIMIT_SECONDS = 90

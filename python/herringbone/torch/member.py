@@ -24,6 +24,9 @@ from .work import torch_error
 
 __all__ = ["Member", "Unformed", "leave_all", "leave_behind", "part_of", "world_members"]
 
+ABORT_SECONDS = 1.0
+"""How long an abort waits for its calls on devices, which fail at once unless one of them begins at that moment."""
+
 
 class Unformed:
     """The placeholder for a communicator if the group is not formed yet, or could not be formed."""
@@ -127,9 +130,15 @@ class Member:
             group = self._on_devices[device] = DeviceGroup(self.communicator, device)
         return group
 
-    def _leave_devices(self) -> None:
+    def _leave_devices(self, at_most: float | None = None) -> None:
+        """End the calls on devices; wait for that for so many seconds at most."""
         groups, self._on_devices = self._on_devices, {}
-        close_each(groups.values())
+        if at_most is None:
+            close_each(groups.values())
+        elif groups:
+            closing = threading.Thread(target=close_each, args=(groups.values(),), name="herringbone-leaving", daemon=True)
+            closing.start()
+            closing.join(at_most)
 
     def subgroup(self, ranks: list[int], timeout: timedelta) -> Member:
         """The membership in a subgroup of these ``ranks``, which ascend.
@@ -174,7 +183,7 @@ class Member:
         if self in _open:
             _open.remove(self)
         leave_behind(self.communicator)
-        self._leave_devices()
+        self._leave_devices(ABORT_SECONDS)
 
     def leave_to_form_anew(self, why: str) -> None:
         """Leave the group at once, as the first half of a new formation; until the second half, errors have the text
@@ -182,7 +191,7 @@ class Member:
         old, rendezvous = self.communicator, self.rendezvous
         self.communicator, self.rendezvous = cast(Communicator, Unformed(old.rank, old.size, why)), None
         leave_behind(old)
-        self._leave_devices()
+        self._leave_devices(ABORT_SECONDS)
         if rendezvous is not None:
             rendezvous.close()
 

@@ -1,12 +1,14 @@
 """The cases of another worker, written for tensors of the CPU, on an accelerator of the tests.
 
-Usage: staged_corpus.py SCRIPT [cuda]. These cases read a tensor as soon as a work has been waited for. So a wait lasts here until the
-result is in the tensor: a program that synchronises with its accelerator after each wait. Everything else is as in ``staged.py``: the
-calls, the copies, their streams and the order of starts.
+Usage: staged_corpus.py SCRIPT [cuda|values]: over CUDA's interface, or on streams that wait for values in the host's memory. These
+cases read a tensor as soon as a work has been waited for. So a wait lasts here until the result is in the tensor: a program that
+synchronises with its accelerator after each wait. Everything else is as in ``staged.py``: the calls, the copies, their streams and the
+order of starts.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from datetime import timedelta
@@ -19,7 +21,6 @@ ELSEWHERE = {
     "collectives.py": {
         "a_forked_child_does_not_wait": "a process that has used CUDA cannot be forked",
         "an_urgent_operation_overtakes": "the native handle has another interface",
-        "calls_of_callbacks_match_while_the_program_makes_others": "its callbacks need streams of their own",
         "ranks_that_disagree_get_an_error_and_go_on": "a barrier has no tensors, so it does not meet a staged call",
         "two_ranks_that_both_believe_to_be_the_root": "the same",
         "what_is_not_there_names_the_alternative": "staged_calls.py has the texts: the engine does not see these calls",
@@ -46,7 +47,8 @@ if __name__ == "__main__":
     if script == "training.py":
         importlib.import_module("training").gloo = dist.new_group(backend="gloo")
     synchronize_after_waits()
-    accelerator = CudaStandIn() if "cuda" in sys.argv else StandIn(dist.get_rank() + 11)
+    simulated = functools.partial(StandIn, dist.get_rank() + 11, waits_for_values="values" in sys.argv)
+    accelerator = CudaStandIn() if "cuda" in sys.argv else simulated()
     cases.run(chosen, dist.get_rank())
     assert accelerator.hazards() == []
     accelerator.end()
