@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from checks import Place, check
+from gpu_checks import Place, check
 from rows import Row, bound_of, judged, ratio
 
 import herringbone.torch

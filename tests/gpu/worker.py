@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import times
-from checks import CHECKS, Place, check, checked
+from gpu_checks import CHECKS, Place, check, checked
 from places import Gpu, StandInPlace
 from rows import Row, as_json
 

@@ -45,7 +45,7 @@ if __name__ == "__main__":
     chosen = cases_on_devices(script)
     dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
     if script == "training.py":
-        importlib.import_module("training").gloo = dist.new_group(backend="gloo")
+        vars(importlib.import_module("training"))["gloo"] = dist.new_group(backend="gloo")
     synchronize_after_waits()
     simulated = functools.partial(StandIn, dist.get_rank() + 11, waits_for_values="values" in sys.argv)
     accelerator = CudaStandIn() if "cuda" in sys.argv else simulated()
