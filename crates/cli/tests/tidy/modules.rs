@@ -262,7 +262,7 @@ const ORDERS: [Order; 9] = [
             "arrays compression correction kinds options plain_kinds shards_data torch/devices torch/measured torch/shards_surroundings",
             "advice",
             "aliases arguments closing errors needs",
-            "_herringbone listing names unlike",
+            "_herringbone listing names torch/streams unlike",
         ],
     },
 ];
