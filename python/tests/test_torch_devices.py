@@ -125,6 +125,21 @@ def test_exchanges_leave_nothing_behind(driver: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
+def lacking(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("lacking")
+    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LD_LIBRARY_PATH": str(driver)}
+    with Group() as group:
+        group.start_ranks("staged_lacking.py", 2, forked=False, RESULTS=str(folder), **settings)
+        outputs = [output for _, output in group.finish()]
+    return collect(2, folder, "".join(outputs))
+
+
+@pytest.mark.parametrize("case", cases_of("staged_lacking.py"))
+def test_a_rank_without_memory_of_its_device_fails_the_call_on_all(lacking: Run, case: str) -> None:
+    lacking.check(case)
+
+
+@pytest.fixture(scope="module")
 def replaced(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = {"HERRINGBONE_REPLACE": "gloo", "HERRINGBONE_LOG": "off"}
     return on_a_stand_in("staged_replaced.py", 2, tmp_path_factory.mktemp("replaced"), **settings)

@@ -16,7 +16,7 @@ import torch
 from .. import errors
 from .._herringbone import Completions, Device, Pending, StagedPending
 
-__all__ = ["Accelerator", "StagedHandle", "accelerator_of", "let_stand_in", "one_accelerator", "tell_earlier"]
+__all__ = ["Accelerator", "StagedHandle", "accelerator_of", "let_stand_in", "located", "one_accelerator", "tell_earlier"]
 
 
 class Accelerator(Protocol):
@@ -49,16 +49,16 @@ class Cuda:
         Raises:
             UnsupportedError: its driver cannot be used.
         """
-        return _cuda_device(tensor.get_device())
+        return _cuda_device(located(tensor).get_device())
 
     def stream(self, tensor: torch.Tensor) -> int:
         """The driver's handle of torch's current stream."""
-        handle: int = torch.cuda.current_stream(tensor.device).cuda_stream
+        handle: int = torch.cuda.current_stream(located(tensor).device).cuda_stream
         return handle
 
     def lend(self, tensors: Iterable[torch.Tensor], streams: Iterable[int]) -> None:
         """Have torch's allocator wait for the streams before it gives the memory to others."""
-        for tensor in tensors:
+        for tensor in (located(tensor) for tensor in tensors):
             for handle in streams:
                 tensor.record_stream(_stream_of_torch(handle, tensor.get_device()))
 
@@ -95,7 +95,16 @@ def accelerator_of(tensor: torch.Tensor) -> Accelerator | None:
     """What has the tensor's memory, if that is an accelerator whose tensors groups take."""
     if tensor.is_cpu:
         return _stand_in
-    return _cuda if tensor.is_cuda else None
+    if tensor.is_cuda:
+        return _cuda
+    place = located(tensor)
+    return None if place is tensor else accelerator_of(place)
+
+
+def located(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on the device of ``tensor``, also where this stands for one without memory (``tensors.Lacking``)."""
+    place: torch.Tensor = getattr(tensor, "beside", tensor) if tensor.is_meta else tensor
+    return place
 
 
 def one_accelerator(name: str, read: torch.Tensor | None, write: torch.Tensor | None) -> Accelerator | None:

@@ -85,39 +85,49 @@ class Lacking(torch.Tensor):
     A collective on it fails on all ranks, so no rank waits for this one.
     """
 
+    beside: torch.Tensor
+    """A tensor without elements on the device that has no memory: the call is one of that device."""
 
-def or_lacking(make: Callable[[], torch.Tensor], like: torch.Tensor | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor that ``make`` makes, of the shape of ``like``, or a :class:`Lacking` if there is no memory for it."""
+
+def or_lacking(
+    make: Callable[[], torch.Tensor], beside: torch.Tensor, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """The tensor that ``make`` makes on the device of ``beside``, or a :class:`Lacking` if the device has no memory for it.
+
+    It has the shape and type of ``beside``, unless ``shape`` and ``dtype`` are given.
+    """
     try:
         return make()
     except RuntimeError as error:
-        # torch has no error of its own for this.
-        if "DefaultCPUAllocator" not in str(error):
+        # Of the CPU's memory torch has no error of its own.
+        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
             raise
-        return stand_in(like.shape if isinstance(like, torch.Tensor) else like, dtype)
+        return stand_in(beside.shape if shape is None else shape, beside.dtype if dtype is None else dtype, beside)
 
 
-def stand_in(shape: Sequence[int], dtype: torch.dtype) -> Lacking:
-    return torch.empty(shape, dtype=dtype, device="meta").as_subclass(Lacking)
+def stand_in(shape: Sequence[int], dtype: torch.dtype, beside: torch.Tensor) -> Lacking:
+    lacking = torch.empty(shape, dtype=dtype, device="meta").as_subclass(Lacking)
+    lacking.beside = beside.beside if isinstance(beside, Lacking) else torch.empty(0, device=beside.device)
+    return lacking
 
 
 def room(shape: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
     """A tensor for values of the type of ``beside``, on its device, or what stands for it (:class:`Lacking`)."""
     if isinstance(beside, Lacking):
-        return stand_in(shape, beside.dtype)
-    return or_lacking(lambda: torch.empty(shape, dtype=beside.dtype, device=beside.device), shape, beside.dtype)
+        return stand_in(shape, beside.dtype, beside)
+    return or_lacking(lambda: torch.empty(shape, dtype=beside.dtype, device=beside.device), beside, shape)
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the shape and type of ``tensor``, in the same order; or a :class:`Lacking`."""
     if isinstance(tensor, Lacking):
         return tensor
-    return or_lacking(lambda: torch.empty_like(tensor), tensor, tensor.dtype)
+    return or_lacking(lambda: torch.empty_like(tensor), tensor)
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor.contiguous()``, or a :class:`Lacking`."""
-    return tensor if isinstance(tensor, Lacking) else or_lacking(tensor.contiguous, tensor, tensor.dtype)
+    return tensor if isinstance(tensor, Lacking) else or_lacking(tensor.contiguous, tensor)
 
 
 class Reduction(NamedTuple):
@@ -151,7 +161,7 @@ class Folding(NamedTuple):
         if is_whole and isinstance(factor, float):
             # torch keeps every number as a float, and multiplies integers by it in float32.
             factor = int(factor) if factor.is_integer() else torch.tensor(factor, dtype=torch.float64)
-        return or_lacking(lambda: (tensor.detach() * factor).to(tensor.dtype).contiguous(), tensor, tensor.dtype)
+        return or_lacking(lambda: (tensor.detach() * factor).to(tensor.dtype).contiguous(), tensor)
 
 
 def reduce_op(opts: Any) -> Reduction:
@@ -315,7 +325,7 @@ def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     lengths = [tensor.numel() for tensor in tensors]
     flat = room((sum(lengths),), tensors[0])
     if any(isinstance(each, Lacking) for each in (flat, *tensors)):
-        return stand_in(flat.shape, flat.dtype)
+        return stand_in(flat.shape, flat.dtype, tensors[0])
     for part, tensor in zip(torch.split(flat, lengths), tensors):
         part.view(tensor.shape).copy_(tensor.detach())
     return flat

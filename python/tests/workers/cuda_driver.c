@@ -33,6 +33,8 @@ typedef int CUstreamCaptureStatus, CUstreamCaptureMode;
 
 enum { OK = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_READY = 600 };
 enum { NON_BLOCKING = 1, DISABLE_TIMING = 2, PORTABLE_AND_MAPPED = 3, RELAXED = 2, PAGE = 4096 };
+/* NVIDIA's driver knows its memory. This one knows that no program has any there. */
+#define NOTHING_BELOW ((uintptr_t)1 << 32)
 enum kind { COPY, RECORD, AWAIT, WAIT_VALUE, WRITE_VALUE };
 
 struct event {
@@ -218,10 +220,12 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
 }
 
 CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    if ((uintptr_t)from < NOTHING_BELOW) return INVALID_VALUE;
     return put(stream, (struct item){.kind = COPY, .to = to, .from = (void *)from, .bytes = bytes});
 }
 
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    if ((uintptr_t)to < NOTHING_BELOW) return INVALID_VALUE;
     return put(stream, (struct item){.kind = COPY, .to = (void *)to, .from = from, .bytes = bytes});
 }
 
