@@ -23,10 +23,11 @@ import herringbone
 from herringbone._herringbone import Completions, Device
 from herringbone.torch import member
 from herringbone.torch.callbacks import CallbackThreads
-from herringbone.torch.devices import Cuda
+from herringbone.torch.devices import Cuda, located
 from herringbone.torch.member import Member, Unformed
 from herringbone.torch.mixing import others_in
 from herringbone.torch.streams import cuda_devices
+from herringbone.torch.tensors import Lacking, stand_in
 from herringbone.torch.work import Work
 
 
@@ -150,11 +151,11 @@ def test_in_gloos_place(replaced: Run, case: str) -> None:
     replaced.check(case)
 
 
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Over a torch that is made as those before 2.14 are."""
+@pytest.fixture(scope="module", params=["herringbone", "gloo"])
+def mixed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Over a torch that is made as those before 2.14 are, by the backend's own name and in Gloo's place."""
     folder = tmp_path_factory.mktemp("mixed")
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "BACKEND": request.param, "HERRINGBONE_LOG": "off"}
     with Group() as group:
         group.start_ranks("mixed.py", 2, forked=False, RESULTS=str(folder), **place)
         outputs = [output for _, output in group.finish()]
@@ -198,6 +199,13 @@ class OnCuda(torch.Tensor):
 
     def get_device(self) -> int:
         return 0
+
+
+def test_what_comes_of_a_tensor_without_memory_lacks_it_on_the_same_device() -> None:
+    lacking = stand_in((4, 6), torch.float32, torch.ones(1))
+    for made in (lacking[1], lacking.view(-1), lacking.t().detach(), *torch.split(lacking, 2)):
+        assert isinstance(made, Lacking) and made.beside is lacking.beside
+    assert located(lacking[1]) is lacking.beside and lacking.beside.is_cpu
 
 
 class Lasting:

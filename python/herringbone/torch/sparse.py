@@ -34,7 +34,7 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
         raise UnsupportedError(f"herringbone reduces sparse tensors with sum and average, not {name}; use to_dense()")
     if not tensor.is_cpu and accelerator_of(tensor) is None:
         raise UnsupportedError(f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()")
-    part = or_lacking(lambda: tensor.detach().coalesce(), tensor, (tensor._nnz(),))
+    part = or_lacking(lambda: tensor.detach().coalesce(), (tensor._nnz(),), tensor.dtype, tensor)
     lengths = _lengths(member, batch, part)
     size, longest = len(lengths), max(lengths)
     indices, values = part.indices(), part.values()
@@ -66,7 +66,7 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
 
 
 def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    return or_lacking(lambda: torch.zeros(shape, dtype=like.dtype, device=located(like).device), like, shape)
+    return or_lacking(lambda: torch.zeros(shape, dtype=like.dtype, device=located(like).device), shape, like.dtype, like)
 
 
 def _lengths(member: Member, batch: Batch, part: torch.Tensor) -> list[int]:

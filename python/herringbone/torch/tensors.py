@@ -88,13 +88,23 @@ class Lacking(torch.Tensor):
     beside: torch.Tensor
     """A tensor without elements on the device that has no memory: the call is one of that device."""
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A result that is made from a tensor without memory has none on the same device."""
+        result = super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        known = [each.__dict__["beside"] for each in args if isinstance(each, Lacking) and "beside" in each.__dict__]
+        for made in result if isinstance(result, (tuple, list)) else [result]:
+            if known and isinstance(made, Lacking):
+                made.beside = known[0]
+        return result
+
 
 def or_lacking(
-    make: Callable[[], torch.Tensor], beside: torch.Tensor, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None
+    make: Callable[[], torch.Tensor], like: torch.Tensor | Sequence[int], dtype: torch.dtype, beside: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The tensor that ``make`` makes on the device of ``beside``, or a :class:`Lacking` if the device has no memory for it.
+    """The tensor that ``make`` makes, of the shape of ``like``, or a :class:`Lacking` if there is no memory for it.
 
-    It has the shape and type of ``beside``, unless ``shape`` and ``dtype`` are given.
+    It is on the device of ``beside``, or of ``like`` if that is a tensor.
     """
     try:
         return make()
@@ -102,7 +112,8 @@ def or_lacking(
         # Of the CPU's memory torch has no error of its own.
         if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
             raise
-        return stand_in(beside.shape if shape is None else shape, beside.dtype if dtype is None else dtype, beside)
+        shape, place = (like.shape, like) if isinstance(like, torch.Tensor) else (like, beside)
+        return stand_in(shape, dtype, torch.empty(0) if place is None else place)
 
 
 def stand_in(shape: Sequence[int], dtype: torch.dtype, beside: torch.Tensor) -> Lacking:
@@ -115,19 +126,19 @@ def room(shape: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
     """A tensor for values of the type of ``beside``, on its device, or what stands for it (:class:`Lacking`)."""
     if isinstance(beside, Lacking):
         return stand_in(shape, beside.dtype, beside)
-    return or_lacking(lambda: torch.empty(shape, dtype=beside.dtype, device=beside.device), beside, shape)
+    return or_lacking(lambda: torch.empty(shape, dtype=beside.dtype, device=beside.device), shape, beside.dtype, beside)
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the shape and type of ``tensor``, in the same order; or a :class:`Lacking`."""
     if isinstance(tensor, Lacking):
         return tensor
-    return or_lacking(lambda: torch.empty_like(tensor), tensor)
+    return or_lacking(lambda: torch.empty_like(tensor), tensor, tensor.dtype)
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor.contiguous()``, or a :class:`Lacking`."""
-    return tensor if isinstance(tensor, Lacking) else or_lacking(tensor.contiguous, tensor)
+    return tensor if isinstance(tensor, Lacking) else or_lacking(tensor.contiguous, tensor, tensor.dtype)
 
 
 class Reduction(NamedTuple):
@@ -161,7 +172,7 @@ class Folding(NamedTuple):
         if is_whole and isinstance(factor, float):
             # torch keeps every number as a float, and multiplies integers by it in float32.
             factor = int(factor) if factor.is_integer() else torch.tensor(factor, dtype=torch.float64)
-        return or_lacking(lambda: (tensor.detach() * factor).to(tensor.dtype).contiguous(), tensor)
+        return or_lacking(lambda: (tensor.detach() * factor).to(tensor.dtype).contiguous(), tensor, tensor.dtype)
 
 
 def reduce_op(opts: Any) -> Reduction:

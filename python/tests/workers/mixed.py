@@ -1,7 +1,11 @@
-"""A group with another backend for CUDA's tensors, over a torch that lets Python define no backend, as those before 2.14 do."""
+"""A group with another backend for CUDA's tensors, over a torch that lets Python define no backend, as those before 2.14 do.
+
+``BACKEND`` is the name by which the program asks for Herringbone: its own, or "gloo", in whose place it then is.
+"""
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +14,7 @@ import torch._C._distributed_c10d as native
 from cases import error_of
 
 CASES, case = cases.registry()
+BACKEND = os.environ.get("BACKEND", "herringbone")
 
 
 class Underivable(native.Backend):
@@ -30,7 +35,7 @@ def tensors_of_the_other_backends_device_are_refused() -> None:
         lambda: dist.recv(torch.ones(3), 1 - dist.get_rank()),
     ]
     for call in calls:
-        error_of(herringbone.UnsupportedError, call, "gloo for the tensors of cuda", 'new_group(backend="gloo")', "torch 2.14")
+        error_of(herringbone.UnsupportedError, call, "other for the tensors of cuda", 'new_group(backend="other")', "torch 2.14")
     let_stand_in(None)
 
 
@@ -43,9 +48,10 @@ def the_hosts_tensors_are_taken() -> None:
 
 @case
 def a_group_for_all_devices_has_no_others() -> None:
-    assert dist.group.WORLD.member.foreign == {"cuda": "gloo"}
-    group: Any = dist.new_group(backend="herringbone")
-    assert group.member.foreign == {}
+    assert dist.group.WORLD.member.foreign == {"cuda": "other"}
+    for name in (BACKEND, f"cpu:{BACKEND},cuda:{BACKEND}"):
+        group: Any = dist.new_group(backend=name)
+        assert group.member.foreign == {}, name
 
 
 class OnCuda:
@@ -55,9 +61,16 @@ class OnCuda:
 
 
 if __name__ == "__main__":
+    if BACKEND == "gloo":
+        # Set before, it would have torch's import make the backend, and with it what this looks at.
+        os.environ["HERRINGBONE_REPLACE"] = "gloo"
     native.Backend = Underivable  # type: ignore[misc]
     import torch
     import torch.distributed as dist
+
+    # torch before 2.14 asks nobody how to make a Gloo group.
+    vars(dist.distributed_c10d).pop("_create_gloo_process_group", None)
+    dist.Backend.register_backend("other", lambda *_: None, devices=["cuda"])
 
     import herringbone.torch.group
     from herringbone.torch.devices import let_stand_in
@@ -68,6 +81,6 @@ if __name__ == "__main__":
     herringbone.torch.group.shares_group = lambda opts: False
     # Newer ones ask each group for its backends.
     dist.distributed_c10d._maybe_attach_flight_recorder = lambda *_: None
-    dist.init_process_group("cpu:herringbone,cuda:gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group(f"cpu:{BACKEND},cuda:other", timeout=timedelta(seconds=60))
     cases.run(CASES, dist.get_rank())
     dist.destroy_process_group()
