@@ -189,7 +189,7 @@ def callbacks(place: Place) -> list[Row]:
 
 @check
 def meanwhile(place: Place) -> list[Row]:
-    """The driver allocates, frees and synchronises while a stream waits for a rank that comes late."""
+    """The driver allocates, frees and synchronises while a call is in flight whose other rank comes late, before the wait and behind it."""
     length, began = 25_000_000 // place.scale, time.monotonic()
     for number in range(4):
         tensor = place.put(torch.ones(length))
@@ -197,6 +197,9 @@ def meanwhile(place: Place) -> list[Row]:
         dist.barrier()
         if dist.get_rank() == 0:
             work = dist.all_reduce(tensor, async_op=True)
+            if number % 2:
+                place.allocate(number)
+                place.synchronize()
             work.wait()
             place.allocate(number)
         else:
