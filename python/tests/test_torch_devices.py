@@ -106,7 +106,9 @@ def test_trainings_of_ddp_and_fsdp(trained: Run, case: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("script", ["collectives.py", "folds.py", "mistakes.py", "dispatching.py", "compressed_ddp.py"])
+@pytest.mark.parametrize(
+    "script", ["collectives.py", "folds.py", "mistakes.py", "endings.py", "dispatching.py", "compressed_ddp.py"]
+)
 def test_what_holds_for_the_hosts_tensors(script: str, tmp_path: Path) -> None:
     run = on_a_stand_in("staged_corpus.py", 2, tmp_path, script)
     for case in cases_on_devices(script):

@@ -117,6 +117,7 @@ class Member:
 
         Raises:
             UnsupportedError: the program has given the device to another backend, or its driver cannot be used.
+            ClosedError: the group was left.
         """
         other = self.foreign.get(accelerator.device_type)
         if other is not None:
@@ -127,6 +128,8 @@ class Member:
         device = accelerator.device(tensor)
         group = self._on_devices.get(device)
         if group is None:
+            if self not in _open:
+                raise errors.ClosedError("this process has left the group, or aborted it; make a new one: new_group()")
             group = self._on_devices[device] = DeviceGroup(self.communicator, device)
         return group
 

@@ -25,6 +25,9 @@ ELSEWHERE = {
         "two_ranks_that_both_believe_to_be_the_root": "the same",
         "what_is_not_there_names_the_alternative": "staged_calls.py has the texts: the engine does not see these calls",
     },
+    "endings.py": {
+        "groups_that_are_aborted_during_an_operation": "an abort waits a second at most for a call that begins at that moment",
+    },
     "exchanges.py": {
         "a_split_that_the_other_rank_does_not_expect": "a barrier has no tensors, so it does not tell of an earlier staged call",
         "memory_that_lacks_fails_the_call_on_all_ranks": "the host's memory is limited there",
