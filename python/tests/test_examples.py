@@ -120,7 +120,7 @@ def test_a_checkpoint_of_another_training_is_refused(group: Group, whole: Callab
     [
         (["--width=10"], "--width 10 cannot be divided by --heads 4: choose a multiple"),
         (["--resume"], "--resume needs --checkpoint FOLDER"),
-        (["--steps=0"], "argument --steps: 0 is no whole number from 1"),
+        (["--steps=0"], "argument --steps: 0 is not a whole number from 1"),
         ([], "this is not a job of several ranks: herringbone launch -n 2 -- python examples/train.py"),
     ],
 )

@@ -393,7 +393,7 @@ def test_a_file_has_values_that_flags_of_the_command_line_replace(tmp_path: Path
     flags = ("-np", "1", "--config-file", str(file), "--cycle-time-ms", "5")
     outcome = horovodrun(*flags, sys.executable, "-c", show)
     assert outcome.stdout == "[0]<stdout>:33554432|5|1|a file.txt|1\n", outcome.stderr
-    assert f"{file}: these keys are not read: params_of_mine.colour\n" in outcome.stderr
+    assert f"{file}: these keys are unknown and ignored: params_of_mine.colour\n" in outcome.stderr
     assert "these flags have no effect: --gloo" in outcome.stderr
     for text, said in (("params:\n  - 1\n", "line 2: '- 1' is not supported"), ("verbose: 3\n", "line 1: '3' is not true")):
         file.write_text(text)

@@ -138,7 +138,7 @@ def test_functions_of_a_program_need_cloudpickle_or_a_guard(tmp_path: Path) -> N
     assert again.returncode == 1 and 'below `if __name__ == "__main__":`' in again.stderr
     command = [sys.executable, "-c", "from herringbone import horovod\ndef one(): return 1\nprint(horovod.run(one, np=2))"]
     typed = subprocess.run(command, env=clean_environment(path), capture_output=True, text=True, timeout=START_SECONDS)
-    assert typed.returncode == 1 and "one is of a program without a file" in typed.stderr, typed.stderr
+    assert typed.returncode == 1 and "one is from a program without a file" in typed.stderr, typed.stderr
     assert "install the package cloudpickle" in typed.stderr and typed.stdout == ""
     pytest.importorskip("cloudpickle", reason="only it sends functions of a program that has no guard")
     assert started().stdout == "[5, 6]\n"

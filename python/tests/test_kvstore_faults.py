@@ -273,7 +273,7 @@ def test_whole_numbers_have_no_optimizer() -> None:
     kv, out = kvstore.create("local"), np.zeros(3, np.int32)
     kv.init(["n", "x"], [np.ones(3, np.int32), np.ones(3, np.float32)])
     kv.set_optimizer("sgd")
-    with pytest.raises(ArgumentError, match="key 'n' is int32, and the optimizer sgd needs a type with fractions"):
+    with pytest.raises(ArgumentError, match="key 'n' is int32, but the optimizer sgd needs a type with fractions"):
         kv.push(["x", "n"], [np.ones(3, np.float32), np.ones(3, np.int32)])
     kv.pull("n", out)
     assert out.tolist() == [1, 1, 1]

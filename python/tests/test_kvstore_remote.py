@@ -102,7 +102,7 @@ def test_what_cannot_be_is_refused(kv: RemoteKVStore) -> None:
         (ArgumentError, "mixed key types", lambda: kv.pull("4", ONE)),
         (
             ArgumentError,
-            r"init: key 5 has elements of int32, and servers keep float32 and float64; .* 'dist_sync'",
+            r"init: key 5 has elements of int32, but servers keep float32 and float64; .* 'dist_sync'",
             lambda: kv.init(5, np.ones(3, np.int32)),
         ),
         (ArgumentError, "key 5 has elements of float16", lambda: kv.init([4, 5], [ONE, np.ones(3, np.float16)])),

@@ -192,7 +192,7 @@ REASONS = {
     "functional": "has stepped an optimizer 2 times or more and never called backward()",
     "untrained": "no training step was seen in profiled.py",
     "manual": "has called backward() 40 times but no optimizer",
-    "short": "has trained 5 steps, and 5 are for warming up: give --warm-up less than 5",
+    "short": "has trained 5 steps, but 5 are for the warm-up: pass a --warm-up below 5",
     "of two": "updates parameters of several models (Net, Net)",
     "two models": "updates parameters that Net does not have",
     "uncalled": "trains Net without calling it",
@@ -249,8 +249,8 @@ def test_shared_parameters_stand_in_their_first_layer() -> None:
     [
         (["--steps", "0", "train.py"], 2, "'0' is no whole number from 1 to 10000"),
         (["--warm-up", "1", "train.py"], 2, "'1' is no whole number from 2 to 10000"),
-        (["--output", "/nowhere/profile.json", "train.py"], 2, "there is no folder /nowhere"),
-        (["nowhere.py"], 3, "there is no script nowhere.py"),
+        (["--output", "/nowhere/profile.json", "train.py"], 2, "the folder /nowhere does not exist"),
+        (["nowhere.py"], 3, "the script nowhere.py does not exist"),
         ([], 2, "script"),
     ],
 )

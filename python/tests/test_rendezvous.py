@@ -78,7 +78,7 @@ def test_the_store_that_they_get(places: list[RendezvousServer]) -> None:
     second.set("late", "here")
     waiting.join(5)
     assert not waiting.is_alive()
-    with pytest.raises(OperationTimeoutError, match="nobody has set never"):
+    with pytest.raises(OperationTimeoutError, match="no rank has set never"):
         first.wait(["never"], timedelta(seconds=0.1))
     with pytest.raises(ValueError, match="bytes is too long for"):
         first.set("large", bytes(FRAME_BYTES))

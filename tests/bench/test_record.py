@@ -265,7 +265,7 @@ def test_peers_that_are_missing_are_left_out(tmp_path, monkeypatch):
     runnable, missing = found.peers(["openmpi", "oneccl"])
     assert runnable == ["oneccl"]
     assert missing == ["openmpi is left out: bench_openmpi is not installed; run setup_peers.sh of the rigs"]
-    with pytest.raises(rigs.RigsFailed, match="no peer is called nccl"):
+    with pytest.raises(rigs.RigsFailed, match="there is no peer nccl"):
         found.peers(["nccl"])
     with pytest.raises(rigs.RigsFailed, match="make limits"):
         found.floor(1)

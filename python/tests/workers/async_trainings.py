@@ -276,12 +276,12 @@ def numbers_of_a_state_reach_the_servers() -> None:
         [group] = state["param_groups"]
         cases: list[tuple[Any, str]] = [
             ({}, "load_state_dict: the state lacks 'state'"),
-            (None, "the state is a NoneType; pass what state_dict"),
+            (None, "the state is a NoneType; pass the result of state_dict"),
             ({**state, "steps": None}, "'steps' is None, not a whole number"),
             (torch.optim.SGD(model.parameters(), lr=1).state_dict(), "the state lacks 'steps'"),
             (
                 {**torch.optim.Adam(model.parameters()).state_dict(), "steps": 1},
-                "group 0 of the state lacks 'momentum', 'dampening'; pass what",
+                "group 0 of the state lacks 'momentum', 'dampening'; pass the result of",
             ),
             ({**state, "param_groups": [group, group]}, r"groups of \[4, 4\] parameters, and this optimizer \[4\]"),
             ({**state, "param_groups": [{**group, "lr": "x"}]}, "lr is 'x'; pass a number"),

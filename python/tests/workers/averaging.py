@@ -282,7 +282,7 @@ def mistakes_are_named() -> None:
     error_of(ValueError, lambda: LocalSGD(net, optimizer, 0), "sync_every is 0")
     error_of(ValueError, lambda: LocalSGD(net, optimizer, 2, wire="int7"), "LocalSGD", "int7")
     error_of(ValueError, lambda: LocalSGD(net, optimizer, 2, bucket_bytes=0), "bucket_bytes is 0; pass 1 or more")
-    error_of(ValueError, lambda: LocalSGD(net, optimizer, 2, least=2), "least is of elastic members; pass elastic=True, too")
+    error_of(ValueError, lambda: LocalSGD(net, optimizer, 2, least=2), "least is for elastic members; pass elastic=True, too")
     wrong = "a process group of torch cannot change its members"
     error_of(herringbone.ConfigError, lambda: LocalSGD(net, optimizer, 2, dist.group.WORLD, elastic=True), wrong)
     whole = nn.ParameterList([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
@@ -297,7 +297,7 @@ def mistakes_are_named() -> None:
     wrong = "parameter 0, of shape 4, is a DTensor, as FSDP2", "whole parameters, without fully_shard"
     error_of(herringbone.UnsupportedError, lambda: LocalSGD([parts.requires_grad_()], optimizer, 2), *wrong)
     with LocalSGD(net, optimizer, 2) as averaging:
-        wrong = "LocalSGD.load_state_dict: the state is a list; pass what state_dict() gave"
+        wrong = "LocalSGD.load_state_dict: the state is a list; pass the result of state_dict()"
         error_of(TypeError, lambda: averaging.load_state_dict([]), wrong)
         state = {name: value for name, value in averaging.state_dict().items() if name != "border"}
         error_of(herringbone.ArgumentError, lambda: averaging.load_state_dict(state), "the state lacks 'border'")

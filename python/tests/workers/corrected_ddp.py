@@ -293,7 +293,7 @@ def wrong_corrections_are_refused() -> None:
     error_of(TypeError, lambda: hook.load_state_dict({**state, "codecs": None}), "codecs is a NoneType")
     for left in (torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4).to_sparse(), torch.zeros(4, device="meta")):
         unreadable = {**state, "left": {"ddp.bucket0": (1, left)}}
-        error_of(TypeError, lambda: hook.load_state_dict(unreadable), "left of 'ddp.bucket0' cannot be read")
+        error_of(TypeError, lambda: hook.load_state_dict(unreadable), "residual of 'ddp.bucket0' cannot be read")
     error_of(
         herringbone.ArgumentError, lambda: hook.load_state_dict({**state, "left": {5: (1, torch.zeros(4))}}), "5 is not a bucket"
     )

@@ -81,8 +81,8 @@ def reductions() -> None:
             begin = functools.partial(getattr(hvd, f"grouped_{name}"), wrong)
             error_of(TypeError, begin, f"grouped_{name}: arrays is a {type(wrong).__name__}, not a list; pass a list")
     rowless, splits = np.complex64(1), [1] + [0] * (size - 1)
-    error_of(ValueError, lambda: hvd.allgather(rowless), "allgather: what has no dimension has no rows", "reshape(1)")
-    error_of(ValueError, lambda: hvd.alltoall(rowless, splits), "alltoall: what has no dimension has no rows")
+    error_of(ValueError, lambda: hvd.allgather(rowless), "allgather: a tensor without dimensions has no rows", "reshape(1)")
+    error_of(ValueError, lambda: hvd.alltoall(rowless, splits), "alltoall: a tensor without dimensions has no rows")
     assert hvd.broadcast(rowless * rank, 1) == 1
     for wrapper in (hvd.DistributedOptimizer, functools.partial(hvd.DistributedTrainer, {})):
         error_of(TypeError, functools.partial(wrapper, Descent(), process_set=[0]), ": process_set is a list, not a ProcessSet")

@@ -153,7 +153,7 @@ def allgathers() -> None:
         assert everything.shape == (sum(range(hvd.size() + 1)), 3) and everything.dtype == dtype
         assert (everything == 1).all()
     assert hvd.allgather(torch.empty(0, 2)).shape == (0, 2)
-    error_of(ValueError, lambda: hvd.allgather(torch.tensor(1j)), "allgather: what has no dimension has no rows", "reshape(1)")
+    error_of(ValueError, lambda: hvd.allgather(torch.tensor(1j)), "allgather: a tensor without dimensions has no rows", "reshape(1)")
 
 
 @case
@@ -181,7 +181,7 @@ def alltoalls() -> None:
     assert received[:, 0].tolist() == [other for other in range(size) for _ in range(rank)]
     assert hvd.alltoall(torch.arange(2.0 * size + 3), splits=[2] * size)[0].shape == (2 * size,)
     rowless, splits = torch.tensor(1j), [1] + [0] * (size - 1)
-    error_of(ValueError, lambda: hvd.alltoall(rowless, splits), "alltoall: what has no dimension has no rows")
+    error_of(ValueError, lambda: hvd.alltoall(rowless, splits), "alltoall: a tensor without dimensions has no rows")
     error_of(TypeError, lambda: hvd.alltoall(tensor, process_set=3), "alltoall: process_set is a int, not a ProcessSet")
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(size + 1)), "not an even multiple of the number of workers")
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(1), splits=[1] * size), "greater than the first dimension")

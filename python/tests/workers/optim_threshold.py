@@ -212,7 +212,7 @@ def other_states(group):
         ({**state, "param_groups": 3}, (1, 5), "'param_groups' is a int, not a list"),
         ({**state, "state": None}, (1, 5), "'state' is a NoneType"),
         ({}, (1, 5), "the state lacks 'state'"),
-        (None, (1, 5), "the state is a NoneType; pass what state_dict"),
+        (None, (1, 5), "the state is a NoneType; pass the result of state_dict"),
     ]
     for bad, lengths, words in cases:
         other = ThresholdSGD(of(*lengths), lr=0.2, group=group)
