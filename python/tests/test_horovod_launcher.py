@@ -318,10 +318,10 @@ def test_a_program_that_does_not_start_is_told_as_shells_do(tmp_path: Path) -> N
     for file in (orphan, nothing):
         file.chmod(0o755)
     cases = (
-        ("no-such-program", 127, "it is in none of the folders of PATH; to run a file of this folder, write ./"),
+        ("no-such-program", 127, "no folder of PATH has it; to run a file of this folder, write ./"),
         ("./no-such-program", 127, "the file does not exist"),
         (str(orphan), 127, "names an interpreter that does not exist"),
-        (str(script), 126, f"it may not be executed; to run a Python file, write: python {script}"),
+        (str(script), 126, f"it is not executable; to run a Python file, write: python {script}"),
         (str(tmp_path), 126, "it is a folder"),
         (str(nothing), 126, "it is not a program; a script's first line has to begin with #!"),
     )
@@ -345,7 +345,7 @@ def test_a_program_that_does_not_start_is_told_as_shells_do(tmp_path: Path) -> N
         (["-hostfile", "/no/such/file"], "No such file"),
         (["-hostfile", "/dev/zero"], "it is a device, and only regular files are read"),
         (["--config-file", __file__ + "/.."], "Not a directory"),
-        (["--host-discovery-script", "/no/such/file"], "No such file or directory; it is a program"),
+        (["--host-discovery-script", "/no/such/file"], "No such file or directory; pass the path of an executable program"),
         (["--output-filename", "/dev/null/folder"], "Not a directory"),
         (["-np", "2", "--min-np", "3"], "--min-np 3 is more than -np 2"),
         (["-np", "2", "--max-np", "1"], "--max-np 1 is less than -np 2"),

@@ -152,7 +152,7 @@ def test_all_that_a_value_has_travels_or_nothing() -> None:
     assert (type(arrived), arrived.rate, arrived.more) == (Slotted, 0.5, [1])
     pair = Extended(1, 2)
     pair.more = 3  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="a named tuple with attributes of its own: more; pass them beside it"):
+    with pytest.raises(TypeError, match="a named tuple with attributes of its own: more; pass them separately"):
         pack("test", pair)
 
 

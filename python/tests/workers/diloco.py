@@ -334,7 +334,7 @@ def mistakes_are_named() -> None:
     with make(group=dist.new_group(backend="cpu:herringbone,cuda:gloo")) as diloco:
         assert diloco.communicator.size == dist.get_world_size(), "a group of several backends has one for the CPU"
     gloo = dist.new_group(backend="gloo")
-    wrong = "DiLoCo: the process group is of gloo, which has no averages of this kind"
+    wrong = "DiLoCo: the process group has the backend gloo, which has no averages of this kind"
     error_of(herringbone.ConfigError, lambda: make(group=gloo), wrong)
     assert torch.equal(weights(copy.deepcopy(net)), weights(model())), "nothing of this has changed the model"
 
