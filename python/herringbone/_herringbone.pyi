@@ -235,9 +235,9 @@ class Extras:
     ) -> Extras:
         """``parts``: the lengths of the input's and the output's parts, in place of the count, where they can differ.
 
-        ``mark``: a number for the call's purpose, which ranks compare. ``compression``: the codec's name, the tensor's name if
-            it has
-        error feedback, and the owner of the residual if that is not the group.
+                ``mark``: a number for the call's purpose, which ranks compare. ``compression``: the codec's name, the tensor's
+                    name if it
+        has error feedback, and the owner of the residual if that is not the group.
         """
 
 @final

@@ -23,7 +23,7 @@ REPLACED = "horovod"
 ABSENT = {
     "data": "Spark's and TensorFlow's data loaders; use torch.utils.data",
     "keras": "TensorFlow's tensors",
-    "metadata": "what Horovod was built with; hvd.mpi_built() and the like say it",
+    "metadata": "Horovod's build options; use hvd.mpi_built() and the like",
     "mxnet": "MXNet's arrays; horovod.numpy has the same functions for numpy's",
     "ray": "Ray's actors; Ray Train starts programs for Herringbone",
     "runner.elastic": "Horovod's own launcher; use herringbone horovodrun",

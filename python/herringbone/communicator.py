@@ -108,10 +108,9 @@ class Communicator(Folds, Moves, Messages):
         job. Later sums and averages are over the remaining ranks.
 
         A silent rank might still be running on the other side of a network split. So the survivors continue only if they are a
-        majority: they must outnumber the silent ranks, not counting processes that are known to have ended. At most one side of
-            a
-        split continues. Rank 0 of the job decides which ranks remain. If rank 0 itself is lost, the lowest surviving rank takes
-        over, and all other groups of the job end.
+        majority: they must outnumber the silent ranks. Processes that are known to have ended are left out. At most one side
+        of a split continues. Rank 0 of the job decides which ranks remain. If rank 0 itself is lost, the lowest surviving rank
+        takes over, and all other groups of the job end.
 
         Args:
             least: it is an error if fewer ranks remain.
@@ -162,7 +161,7 @@ class Communicator(Folds, Moves, Messages):
     def newcomers(self) -> list[int]:
         """The lost ranks whose new processes wait to join, on rank 0; an empty list on other ranks.
 
-        They have their numbers from the job's start. Once all lost ranks are in it, :meth:`replace` does not wait.
+        They have their numbers from the job's start. Once the list has all lost ranks, :meth:`replace` does not wait.
         """
         return self._native.newcomers()
 
@@ -257,7 +256,8 @@ class Communicator(Folds, Moves, Messages):
         error is only printed.
 
         Raises:
-            MismatchError: the ranks disagree about the last calls of the group; for the group of all ranks, or of its
+                        MismatchError: the ranks disagree about the last calls of the group; for the group of all ranks, or of
+                            its
                 subgroups.
             PeerLostError: a rank has left such a group without making one of its last calls.
         """

@@ -64,7 +64,7 @@ class Residuals:
         """Multiply each residual by ``factor``, such as the old learning rate over the new one. Call it between operations.
 
         Raises:
-            ArgumentError: the factor is below 0, or no finite number as a float32.
+            ArgumentError: the factor is below 0, or not finite as a float32.
         """
         number = arguments.factor("Residuals.scale", "factor", factor)
         if not 0 <= number <= LARGEST:

@@ -80,7 +80,7 @@ class Rates:
         A rate of 0 moves nothing and changes no residual: the last rate above 0 is kept.
 
         Raises:
-            ArgumentError: the groups' rates change by different factors, and a bucket may have parameters of several groups.
+            ArgumentError: the groups' rates change by different factors, but a bucket can have parameters of several groups.
         """
         now = [float(rate) for rate in rates]
         last = self.last if len(self.last) == len(now) else now

@@ -33,9 +33,9 @@ def init(
 ) -> Communicator:
     """Join the job and return when all its ranks have.
 
-    Pass all of ``rank``, ``size`` and ``store``, or none. Then they come from ``HERRINGBONE_RANK``, ``HERRINGBONE_WORLD_SIZE``
-    and ``HERRINGBONE_STORE``, or from the variables of torchrun, mpirun, srun or another launcher. Without any of these the job
-    is this process alone, with a warning.
+    Pass all of ``rank``, ``size`` and ``store``, or none. Without them, they come from ``HERRINGBONE_RANK``,
+    ``HERRINGBONE_WORLD_SIZE`` and ``HERRINGBONE_STORE``, or from the variables of torchrun, mpirun, srun or another launcher.
+    Without any of these the job is this process alone, with a warning.
 
     If this process has joined its launcher's job by ``init()``, ``hvd.init()`` or ``kvstore.create()``, it gets another group
     of the same ranks, over the same connections and with the same options. All ranks call it, in the same order. The new group
@@ -46,7 +46,7 @@ def init(
         size: the number of ranks.
         store: ``"host:port"`` where rank 0 listens for the others to find each other.
         options: settings; see :class:`Options`.
-        timeout: seconds for joining and, by default, for each operation; 30 minutes by default.
+        timeout: seconds for joining, and the default for each operation; 30 minutes if it is not given.
 
     Raises:
         ConfigError: a setting is missing, malformed or impossible.

@@ -1,6 +1,6 @@
 """The names that arguments take, as types: an editor offers them, and a type checker refuses others.
 
-They hold for checkers only. A program may also compute a name as a string, which the call checks when it runs.
+They hold for checkers only. A program can also compute a name as a string, which the call checks when it runs.
 """
 
 from __future__ import annotations

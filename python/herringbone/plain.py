@@ -86,7 +86,7 @@ def unpack_file(call: str, file: BinaryIO) -> Any:
 
     value, left = _unpacked(call, fill, os.fstat(file.fileno()).st_size)
     if left:
-        raise ValueError(f"it has {left} bytes more than it says")
+        raise ValueError(f"it has {left} bytes more than its description")
     return value
 
 

@@ -33,7 +33,7 @@ impl TorchStore {
     }
 }
 
-/// Whether torch says that a key did not come in time.
+/// Whether torch reports that a key did not come in time.
 fn is_timeout(error: &PyErr, py: Python<'_>) -> bool {
     let text = error.value(py).to_string().to_lowercase();
     text.contains("timeout") || text.contains("timed out")

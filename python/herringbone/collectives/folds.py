@@ -82,7 +82,7 @@ class Folds(Calls):
             array: any shape, the same number of elements and type on every rank.
             op: ``"sum"``, ``"average"``, ``"product"``, ``"min"``, ``"max"``, or, for integers, ``"bit_and"``, ``"bit_or"``
                 or ``"bit_xor"``.
-            out: an array of the same type and size; it may be ``array``, or overlap it.
+            out: an array of the same type and size; it can be ``array``, or overlap it.
             compression: a codec for sums and averages of float32: ``"bf16"``, ``"fp16"``, ``"int8"``,
                 ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``, ``"topk:SHARE"``, ``"randomk:SHARE"``,
                 ``"threshold:THRESHOLD"`` or ``"exact"``; the same on all ranks. ``"auto"`` uses bf16 or int8 where the plan

@@ -45,7 +45,7 @@ class Messages(Calls):
             timeout: the most seconds that it can take.
 
         Raises:
-            MismatchError: the receiver's array has another length or type; on both ranks.
+            MismatchError: the receiver's array has another length or type; raised on both ranks.
         """
         dtype, scale = move_type("send", array)
         to, tag = self._root("send", to, "to"), message_tag("send", tag)
@@ -100,7 +100,7 @@ class Messages(Calls):
             The sender's rank, or a :class:`Work` whose ``source`` is the sender's rank.
 
         Raises:
-            MismatchError: the sender's array has another length or type; on both ranks.
+            MismatchError: the sender's array has another length or type; raised on both ranks.
         """
         dtype, scale = move_type("recv", array)
         of = None if source is None else self._root("recv", source, "source")

@@ -300,12 +300,12 @@ class Moves(Calls):
 
         Args:
             array: shape ``(size * n, ...)``, the same on every rank.
-            out: shape ``(size * n, ...)``; made if it is not given. It may be ``array``.
+            out: shape ``(size * n, ...)``; made if it is not given. It can be ``array``.
             sends: if parts differ in the first length: the first length of the part for each rank.
             receives: the first length of the part from each rank. All ranks pass both, or neither.
 
         Raises:
-            MismatchError: a rank sends another length than its receiver expects; on all ranks.
+            MismatchError: a rank sends another length than its receiver expects; raised on all ranks.
         """
         if (sends is None) != (receives is None):
             raise ValueError(f"all_to_all on rank {self.rank}: pass both sends and receives, or neither")

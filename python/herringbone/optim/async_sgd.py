@@ -316,8 +316,7 @@ class AsyncSGD(torch.optim.Optimizer):
 
         Raises:
             TypeError, ArgumentError: it is not a state of the same groups of parameters, or servers cannot change to its
-            settings.
-                Nothing is loaded then.
+                settings. Nothing is loaded then.
         """
         call = "AsyncSGD.load_state_dict"
         check_groups(call, state_dict, self.param_groups, needed_of(self.defaults))

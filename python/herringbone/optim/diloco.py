@@ -102,7 +102,7 @@ class DiLoCo(Averaging):
 
         Raises:
             TypeError, ValueError: an argument makes no sense.
-            ConfigError: the process group is of another backend.
+            ConfigError: the process group has another backend.
             ArgumentError: another rank has another class, wire, ``bucket_bytes``, outer optimizer, fragments or shapes of
                 parameters.
             HerringboneError: the ranks did not come together.

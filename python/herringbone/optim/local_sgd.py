@@ -72,7 +72,7 @@ class LocalSGD(Averaging):
 
         Raises:
             TypeError, ValueError: an argument makes no sense.
-            ConfigError: the process group is of another backend.
+            ConfigError: the process group has another backend.
             ArgumentError: another rank has another class, wire, ``bucket_bytes`` or shapes of parameters.
             HerringboneError: the ranks did not come together.
         """

@@ -304,7 +304,7 @@ class Collectives:
     def alltoall(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        """Send the ``i``-th input to rank ``i`` and receive the ``i``-th output from it; lengths may differ."""
+        """Send the ``i``-th input to rank ``i`` and receive the ``i``-th output from it; lengths can differ."""
         check_number("all_to_all", "outputs", output_tensors, self._size)
         check_number("all_to_all", "inputs", input_tensors, self._size)
         for tensor in (*output_tensors, *input_tensors):

@@ -57,7 +57,7 @@ class Corrector:
             )
 
     def begin(self, step: int, residuals: Residuals, optimizer: torch.optim.Optimizer | None) -> str:
-        """Prepare the residuals for a step, from 0, and return its codec. No operation on them may be running.
+        """Prepare the residuals for a step, from 0, and return its codec. Operations on them must not be running.
 
         Raises:
             ArgumentError: residuals cannot follow the rates of the optimizer's groups.

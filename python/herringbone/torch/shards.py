@@ -86,7 +86,7 @@ class Shards:
 
         Raises:
             TypeError, ValueError: an argument makes no sense.
-            ConfigError: the process group is of another backend.
+            ConfigError: the process group has another backend.
         """
         self.shards = check_shards("Shards", shards)
         """How many shards the training has."""

@@ -148,7 +148,7 @@ class ShardLoader:
         if shard not in mine:
             raise ArgumentError(f"batch: shard {shard} is not among this worker's, which are {[*mine]}")
         if self.is_empty(step, shard):
-            raise ArgumentError(f"batch: shard {shard} has no samples in step {step}; leave it out if is_empty() says so")
+            raise ArgumentError(f"batch: shard {shard} has no samples in step {step}; leave it out if is_empty() is true")
         running = self._running
         if running is None or mine != self._mine or (step, shard) != self._next:
             running = self._start(step, shard, mine)

@@ -32,7 +32,7 @@ def start_timeline(directory: str | os.PathLike[str], group: dist.ProcessGroup |
     Raises:
         HerringboneError: the file cannot be written.
         RuntimeError: there is no group yet.
-        TypeError: the group is another backend's.
+        TypeError: the group has another backend.
     """
     try:
         _member_of(group).communicator.start_timeline(os.fspath(directory))
@@ -45,7 +45,7 @@ def stop_timeline(group: dist.ProcessGroup | None = None) -> None:
     """End the timeline, if one is being written. Its file is complete then.
 
     Raises:
-        TypeError: the group is another backend's.
+        TypeError: the group has another backend.
     """
     if dist.is_initialized():
         _member_of(group).communicator.stop_timeline()

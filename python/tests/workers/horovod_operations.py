@@ -153,7 +153,9 @@ def allgathers() -> None:
         assert everything.shape == (sum(range(hvd.size() + 1)), 3) and everything.dtype == dtype
         assert (everything == 1).all()
     assert hvd.allgather(torch.empty(0, 2)).shape == (0, 2)
-    error_of(ValueError, lambda: hvd.allgather(torch.tensor(1j)), "allgather: a tensor without dimensions has no rows", "reshape(1)")
+    error_of(
+        ValueError, lambda: hvd.allgather(torch.tensor(1j)), "allgather: a tensor without dimensions has no rows", "reshape(1)"
+    )
 
 
 @case

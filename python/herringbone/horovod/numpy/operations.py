@@ -83,7 +83,7 @@ grouped_allreduce_ = named("grouped_allreduce_", _grouped_allreduce, "Like :func
 
 
 def allgather(array: Array, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set) -> Array:
-    """All ranks' arrays, concatenated along the first dimension, in which they may differ."""
+    """All ranks' arrays, concatenated along the first dimension, in which they can differ."""
     return _run("allgather", [array], name, process_set, priority=priority)[0]
 
 

@@ -154,8 +154,8 @@ class Compression:
             masking: with ``topk`` or ``randomk`` the velocity of a sent element restarts from zero (momentum factor masking).
 
         Raises:
-            TypeError, ValueError: a number makes no sense, or the compression is no codec of the engine or has corrections
-            already.
+            TypeError, ValueError: a number makes no sense, or the compression is no codec of the engine or has
+                corrections already.
         """
         if getattr(compression, "codec", None) is None:
             raise ValueError(

@@ -30,12 +30,12 @@ __all__ = [
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Begin to concatenate all ranks' tensors along the first dimension, in which they may differ; returns a handle."""
+    """Begin to concatenate all ranks' tensors along the first dimension, in which they can differ; returns a handle."""
     return _begin_allgather("allgather_async", [tensor_of("allgather_async", tensor)], name, process_set)
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> torch.Tensor:
-    """All ranks' tensors, concatenated along the first dimension, in which they may differ."""
+    """All ranks' tensors, concatenated along the first dimension, in which they can differ."""
     return gather_all("allgather", [tensor_of("allgather", tensor)], process_set, name)[0]
 
 
