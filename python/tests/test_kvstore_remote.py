@@ -344,7 +344,7 @@ def test_lamb_keeps_a_key_whole_or_refuses_it(kv: RemoteKVStore) -> None:
     kv.pull("many", out)
     assert np.array_equal(out, expected)
     kv.init(["large", "rows"], [np.zeros(16385, np.float32), kvstore.RowSparse.of(ONE)])
-    with pytest.raises(ArgumentError, match=r"key 'large' has 16385 elements of float32; on servers lamb .* of at most 16384"):
+    with pytest.raises(ArgumentError, match=r"key 'large' has 16385 elements of float32; on servers lamb .* with at most 16384"):
         kv.set_optimizer("lamb")
     kv.push("large", np.zeros(16385, np.float32))  # the optimizer is the one before
     with pytest.raises(ArgumentError, match="key 'more' is row-sparse; on servers lamb needs"):
