@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["at_exit", "close_each", "ends_by_exception", "print_errors", "tell"]
+__all__ = ["at_exit", "close_each", "ends_by_exception", "leave_behind", "print_errors", "tell"]
 
 
 class Closes(Protocol):
@@ -15,6 +16,13 @@ class Closes(Protocol):
 
     def close(self) -> object:
         """End it."""
+
+
+class Leaves(Closes, Protocol):
+    """What can be left at once, too."""
+
+    def abort(self) -> object:
+        """Leave at once."""
 
 
 def close_each(things: Iterable[Closes]) -> list[Exception]:
@@ -59,6 +67,16 @@ def at_exit(close: Callable[[], Iterable[Exception]]) -> None:
 def ends_by_exception() -> bool:
     """Whether the process ends by an exception that nobody caught, whose traceback has been written."""
     return getattr(sys, "last_type", None) is not None
+
+
+def leave_behind(group: Leaves) -> None:
+    """Leave a group at once and for good, and wait for nobody: its rank 0 stays until the others have left, too."""
+    group.abort()
+    threading.Thread(target=_close_behind, args=(group,), name="herringbone-leaving", daemon=True).start()
+
+
+def _close_behind(group: Leaves) -> None:
+    print_errors(close_each([group]))
 
 
 def print_errors(errors: Iterable[Exception]) -> None:

@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .communicator import Communicator
 
-__all__ = ["hosts_of"]
+__all__ = ["host_key", "hosts_of"]
 
 BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_key(name: str | None = None) -> bytes:
+    """What this rank's host is called: 32 bytes, which ranks of other hosts have not.
+
+    Args:
+        name: what a launcher calls the host; else it is the machine's own name.
+    """
+    machine = BOOT.read_text() if BOOT.exists() else ""
+    return hashlib.sha256(f"{name or socket.gethostname()} {machine}".encode()).digest()
 
 
 def hosts_of(communicator: Communicator, name: str | None = None) -> list[bytes]:
@@ -23,7 +33,6 @@ def hosts_of(communicator: Communicator, name: str | None = None) -> list[bytes]
     """
     import numpy as np
 
-    machine = BOOT.read_text() if BOOT.exists() else ""
-    own = np.frombuffer(hashlib.sha256(f"{name or socket.gethostname()} {machine}".encode()).digest(), np.uint8)
+    own = np.frombuffer(host_key(name), np.uint8)
     everybody: Any = communicator.all_gather(own)
     return [part.tobytes() for part in everybody.reshape(communicator.size, own.size)]

@@ -18,7 +18,7 @@ from .options import Options
 from .torch.forming import Place, connect, note
 from .torch.group import NAME
 from .torch.group import ProcessGroupHerringbone as FormedGroup
-from .torch.member import leave_behind
+from .closing import leave_behind
 from .torch.work import torch_error
 
 try:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 
 from .. import errors
 from .._herringbone import Extras, Kind, Pending
-from ..kinds import Call, Span, kind_of
+from ..kinds import Call, kind_of
 from .compressed import current_compression
-from .devices import Accelerator, StagedHandle, one_accelerator, tell_earlier
+from .devices import Accelerator, DeviceHandle, StagedHandle, one_accelerator, tell_earlier
+from .futures import in_turn
 from .member import Member
 from .priorities import current_priority
-from .tensors import Finish, Lacking, source, target, written
+from .tensors import Finish, Lacking, source, span, target, written
 from .work import StagedWork, Work, torch_error
 
-__all__ = ["Batch", "call_of", "run", "span"]
+__all__ = ["Batch", "call_of", "run"]
 
 CODED = frozenset(kind_of("all_reduce", "f32", op) for op in ("sum", "average"))
 """The calls whose messages can be compressed."""
@@ -109,13 +111,20 @@ class Batch:
         return work
 
 
-def submitted(member: Member, call: Call, accelerator: Accelerator | None, tensor: torch.Tensor | None) -> Pending | StagedHandle:
+def submitted(member: Member, call: Call, accelerator: Accelerator | None, tensor: torch.Tensor | None) -> Pending | DeviceHandle:
     """Start a call on memory of the host, or of the accelerator that has ``tensor``."""
     if accelerator is None or tensor is None:
         return member.communicator.submit(call)
     group = member.on_device(accelerator, tensor)
+    tensors: Sequence[torch.Tensor | None] = call[5]  # type: ignore[assignment]
+    # Calls in turns come in another order on each rank, and torch's backends know none but that of the calls.
+    sums = None if in_turn() or isinstance(tensor, Lacking) else member.local_sums(accelerator, tensor)
+    if sums is not None:
+        if sums.takes(call):
+            return sums.submit(call, tensor)
+        sums.follow(tensors)
     pending = group.submit(call, accelerator.stream(tensor))
-    accelerator.lend({each for each in call[5] if each is not None}, group.streams())  # type: ignore[attr-defined]
+    accelerator.lend({each for each in tensors if each is not None}, group.streams())
     return StagedHandle(pending, accelerator, tensor)
 
 
@@ -148,16 +157,3 @@ def run(member: Member, name: str, call: Call) -> None:
         member.communicator.run(call)
     except errors.HerringboneError as error:
         raise torch_error(error, name) from None
-
-
-def span(tensor: torch.Tensor | None) -> Span:
-    """Address and length in bytes; the address is 0 if memory for them is lacking."""
-    if tensor is None:
-        return 0, 0
-    address, length = tensor.data_ptr(), tensor.nbytes
-    if not address and length and not isinstance(tensor, Lacking):
-        raise errors.UnsupportedError(
-            f"herringbone got a tensor of shape {tuple(tensor.shape)} without memory: a fake or zero tensor, or one "
-            "whose storage was freed; pass one with values"
-        )
-    return address, length

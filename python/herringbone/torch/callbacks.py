@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from .._herringbone import Completions, Pending
-from .devices import StagedHandle
+from .devices import DeviceHandle
 
 __all__ = ["CallbackThreads", "callback_threads", "close_callback_threads"]
 
@@ -30,14 +30,14 @@ class CallbackThreads:
     def __init__(self) -> None:
         self._queue = Completions()
         self._tokens = itertools.count()
-        self._watched: dict[int, tuple[Iterator[Pending | StagedHandle], Callable[[], None]]] = {}
+        self._watched: dict[int, tuple[Iterator[Pending | DeviceHandle], Callable[[], None]]] = {}
         self._lock = threading.Lock()
         self._idle = 0
         self._threads: set[threading.Thread] = set()
         with self._lock:
             self._start_one()
 
-    def watch(self, handles: Sequence[Pending | StagedHandle], complete: Callable[[], None]) -> None:
+    def watch(self, handles: Sequence[Pending | DeviceHandle], complete: Callable[[], None]) -> None:
         """Call ``complete`` once all ``handles`` have finished: here if they have, else on a thread of this pool."""
         token = next(self._tokens)
         self._watched[token] = (iter(handles), complete)

@@ -30,7 +30,7 @@ from .._herringbone import Pending
 from ..arguments import message_tag, whole
 from ..kinds import BARRIER, kind_of
 from ..unlike import unlike_its_memory
-from .batch import Batch, call_of, run, span
+from .batch import Batch, call_of, run
 from .devices import StagedHandle, accelerator_of, tell_earlier
 from .member import Member
 from .parts import (
@@ -59,6 +59,7 @@ from .tensors import (
     move_type,
     reduce_op,
     source,
+    span,
     target,
     timeout_of,
 )

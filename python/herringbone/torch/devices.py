@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 
 from .. import errors
 from .._herringbone import Completions, Device, Pending, StagedPending
+from .lanes import CudaLane, Lane
 
-__all__ = ["Accelerator", "StagedHandle", "accelerator_of", "let_stand_in", "located", "one_accelerator", "tell_earlier"]
+__all__ = ["Accelerator", "DeviceHandle", "StagedHandle", "accelerator_of", "let_stand_in", "located", "one_accelerator", "tell_earlier"]
 
 
 class Accelerator(Protocol):
@@ -36,6 +38,18 @@ class Accelerator(Protocol):
 
     def reach(self, pending: StagedPending) -> None:
         """Return once what torch does next comes behind the result, of which the current stream was told."""
+
+    def is_capturing(self, tensor: torch.Tensor) -> bool:
+        """Whether the program's current stream on the tensor's device is captured for a graph."""
+
+    def local_backend(self) -> str | None:
+        """The backend of torch's that is made for its tensors, if this torch has it."""
+
+    def identity(self, tensor: torch.Tensor) -> str:
+        """What no other device of the host is called."""
+
+    def lane(self, tensor: torch.Tensor) -> Lane | None:
+        """New streams for steps of torch's backends on the tensor's device, if there can be any."""
 
 
 class Cuda:
@@ -64,6 +78,23 @@ class Cuda:
 
     def reach(self, pending: StagedPending) -> None:
         """Torch queues on the current stream, which waits for the result."""
+
+    def is_capturing(self, tensor: torch.Tensor) -> bool:
+        """As torch knows."""
+        with torch.cuda.device(tensor.device):
+            return torch.cuda.is_current_stream_capturing()
+
+    def local_backend(self) -> str | None:
+        """NCCL."""
+        return "nccl" if dist.is_nccl_available() else None
+
+    def identity(self, tensor: torch.Tensor) -> str:
+        """The device's UUID."""
+        return str(torch.cuda.get_device_properties(tensor.device).uuid)
+
+    def lane(self, tensor: torch.Tensor) -> CudaLane:
+        """Streams of torch's."""
+        return CudaLane(tensor.device)
 
 
 @functools.cache
@@ -121,6 +152,35 @@ def one_accelerator(name: str, read: torch.Tensor | None, write: torch.Tensor | 
     return None if tensor is None else accelerator_of(tensor)
 
 
+class DeviceHandle(Protocol):
+    """A running operation on an accelerator's memory, as works know those of the host's."""
+
+    def order(self, timeout: float | None) -> bool:
+        """Have the current stream wait for the result. With a timeout the host waits for it first: false if it is not there by then.
+
+        Raises:
+            HerringboneError: the operation has failed.
+        """
+
+    def reach(self) -> None:
+        """Return once what torch does next comes behind the result."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the result is in the accelerator's memory; false if it is not after ``timeout`` seconds."""
+
+    def done(self) -> bool:
+        """Whether it is over, well or not."""
+
+    def error(self) -> BaseException | None:
+        """Why it has failed; ``None`` while it runs and where it succeeded."""
+
+    def source(self) -> int | None:
+        """The rank whose message a receive has got, once it has."""
+
+    def notify(self, completions: Completions, token: int) -> None:
+        """Put ``token`` into ``completions`` once this is over."""
+
+
 class StagedHandle:
     """A running operation on an accelerator's memory, as works know those of the host's."""
 
@@ -169,7 +229,7 @@ class StagedHandle:
         self._pending.notify(completions, token)
 
 
-def tell_earlier(handles: Iterable[Pending | StagedHandle]) -> None:
+def tell_earlier(handles: Iterable[Pending | DeviceHandle]) -> None:
     """Raise what earlier calls have failed with, if the program has not asked for it.
 
     The operations of ``handles`` were started all the same, so that this rank makes the calls that the others make.

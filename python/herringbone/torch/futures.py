@@ -11,20 +11,45 @@ runs on its own thread. Otherwise it could wait for one that runs after it on th
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 
-from .._herringbone import Communicator
+from .._herringbone import Communicator, Turn
 from .callbacks import callback_threads
 from .streams import on_streams, streams_here
 
-__all__ = ["take_turns"]
+__all__ = ["in_turn", "run_in", "take_turns"]
 
 Future = torch.futures.Future[Any]
 Callback = Callable[[Future], Any]
+
+
+class _Place(threading.local):
+    """Where this thread's calls belong."""
+
+    turns = 0
+    """How many turns it is in."""
+
+
+_place = _Place()
+
+
+def in_turn() -> bool:
+    """Whether this thread's calls are not in the line of the program's: other ranks may make them earlier or later than these."""
+    return _place.turns > 0
+
+
+def run_in(turn: Turn, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call ``function``, whose calls have the turn's place."""
+    _place.turns += 1
+    try:
+        return turn.run(function, *arguments)
+    finally:
+        _place.turns -= 1
 
 
 class Line(NamedTuple):
@@ -126,7 +151,7 @@ class _Turn:
         _lines.setdefault(complete, self._line)  # it may be torch's second object for the future
         try:
             with on_streams(self._streams):
-                self._outcome = self._turn.run(self._callback, complete), None
+                self._outcome = run_in(self._turn, self._callback, complete), None
         except BaseException as error:
             self._outcome = None, error
         finally:

@@ -137,7 +137,8 @@ class Named:
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"explain: dtype is a {type(dtype).__name__}, not one of torch's, like torch.float32")
         kind = folding(torch.empty(0, dtype=dtype), Reduction("sum")).dtype
-        return self.member.communicator.explain(collective, kind, count, compression)
+        why = self.member.communicator.explain(collective, kind, count, compression)
+        return "\n".join([why, *(f"tensors of a device: {said}" for said in self.member.on_hosts())])
 
     def supports_tensor_alloc(self, device: object) -> bool:
         """Whether :meth:`allocate_tensor` can make tensors on ``device``.

@@ -13,16 +13,18 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from .. import errors
 from .._herringbone import Communicator, Device, DeviceGroup
-from ..closing import at_exit, close_each, print_errors
+from ..closing import at_exit, close_each, leave_behind
 from ..kinds import BARRIER
 from ..options import Options
 from .callbacks import callback_threads, close_callback_threads
 from .devices import Accelerator
+from .local_forming import decided
+from .local_sums import LocalSums
 from .rendezvous import RendezvousStore
 from .rendezvous_server import RendezvousServer
 from .work import torch_error
 
-__all__ = ["Member", "Unformed", "leave_all", "leave_behind", "part_of", "world_members"]
+__all__ = ["Member", "Unformed", "leave_all", "part_of", "world_members"]
 
 ABORT_SECONDS = 1.0
 """How long an abort waits for its calls on devices, which fail at once unless one of them begins at that moment."""
@@ -110,6 +112,7 @@ class Member:
         # The threads are started with the first group: a process that forks has none before.
         self.threads = callback_threads()
         self._on_devices: dict[Device, DeviceGroup] = {}
+        self._sums: dict[Device, LocalSums | str] = {}
         _open.append(self)
 
     def on_device(self, accelerator: Accelerator, tensor: torch.Tensor) -> DeviceGroup:
@@ -133,9 +136,30 @@ class Member:
             group = self._on_devices[device] = DeviceGroup(self.communicator, device)
         return group
 
+    def local_sums(self, accelerator: Accelerator, tensor: torch.Tensor) -> LocalSums | None:
+        """The group's calls whose ranks add up on their hosts first, for the device that has ``tensor``, if they do.
+
+        The first call decides that among all ranks.
+        """
+        device = accelerator.device(tensor)
+        sums = self._sums.get(device)
+        if sums is None:
+            number = len(self._sums)
+            sums = decided(self.communicator, self.store, self.seconds, accelerator, tensor, number, self.rendezvous is not None)
+            self._sums[device] = sums
+        return sums if isinstance(sums, LocalSums) else None
+
+    def on_hosts(self) -> list[str]:
+        """Whether ranks add up on their hosts first, or why not, in words: for each device that has been used."""
+        return [sums.place.describe() if isinstance(sums, LocalSums) else sums for sums in self._sums.values()]
+
     def _leave_devices(self, at_most: float | None = None) -> None:
-        """End the calls on devices; wait for that for so many seconds at most."""
+        """End the calls on devices; with ``at_most``, fail them at once and wait at most that many seconds."""
         groups, self._on_devices = self._on_devices, {}
+        sums, self._sums = self._sums, {}
+        for each in sums.values():
+            if isinstance(each, LocalSums):
+                each.close() if at_most is None else each.abort()
         if at_most is None:
             close_each(groups.values())
         elif groups:
@@ -212,16 +236,6 @@ class Member:
 def part_of(store: Store, ranks: list[int]) -> Store:
     """The part of a group's ``store`` for subgroups of these ``ranks``."""
     return PrefixStore(f"herringbone/ranks {','.join(map(str, ranks))}/", store)
-
-
-def leave_behind(communicator: Communicator | Unformed) -> None:
-    """Leave a group at once and for good, without waiting for others; its rank 0 stays until the others have left, too."""
-    communicator.abort()
-    threading.Thread(target=_close_behind, args=(communicator,), name="herringbone-leaving", daemon=True).start()
-
-
-def _close_behind(communicator: Communicator | Unformed) -> None:
-    print_errors(close_each([communicator]))
 
 
 _open: list[Member] = []

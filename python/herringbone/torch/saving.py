@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from .collectives import collectives_of
+from .futures import run_in
 
 __all__ = ["mend_async_saves"]
 
@@ -39,7 +40,7 @@ def _mend() -> None:
             line, submit = ours.member.communicator.line(), self._executor.submit
 
             def submit_in_line(function: Any, /, *values: Any, **more: Any) -> Any:
-                return submit(line.run, functools.partial(function, *values, **more))
+                return submit(run_in, line, functools.partial(function, *values, **more))
 
             self._executor.submit = submit_in_line
         return execute_save(self, *arguments, process_group=process_group, **named)

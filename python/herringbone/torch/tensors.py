@@ -18,7 +18,7 @@ from .. import arrays
 from .._herringbone import Kind
 from ..arguments import check_seconds
 from ..errors import ArgumentError, UnsupportedError
-from ..kinds import kind_of
+from ..kinds import Span, kind_of
 from ..unlike import unlike_its_memory
 from .devices import accelerator_of
 
@@ -44,6 +44,7 @@ __all__ = [
     "room",
     "seconds_of",
     "source",
+    "span",
     "target",
     "timeout_of",
     "written",
@@ -340,3 +341,16 @@ def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     for part, tensor in zip(torch.split(flat, lengths), tensors):
         part.view(tensor.shape).copy_(tensor.detach())
     return flat
+
+
+def span(tensor: torch.Tensor | None) -> Span:
+    """Address and length in bytes; the address is 0 where there is no memory for them."""
+    if tensor is None:
+        return 0, 0
+    address, length = tensor.data_ptr(), tensor.nbytes
+    if not address and length and not isinstance(tensor, Lacking):
+        raise UnsupportedError(
+            f"herringbone got a tensor of shape {tuple(tensor.shape)} without memory: a fake or zero tensor, or one "
+            "whose storage was freed; pass one with values"
+        )
+    return address, length

@@ -17,7 +17,7 @@ from .._herringbone import Communicator, Pending
 from ..advice import advised
 from .callbacks import CallbackThreads
 from .calls import CALLS, hidden
-from .devices import StagedHandle
+from .devices import DeviceHandle
 from .futures import take_turns
 from .measured import Measured
 from .streams import cuda_devices, on_streams, streams_here
@@ -78,7 +78,7 @@ class Work(Numbered):
 
     def __init__(
         self,
-        handles: Sequence[Pending | StagedHandle],
+        handles: Sequence[Pending | DeviceHandle],
         names: Sequence[str],
         tensors: list[torch.Tensor],
         finish: Sequence[Callable[[], object]],
@@ -237,7 +237,7 @@ class Received(StagedWork):
     _source_rank = source_rank
 
 
-def take_steps_of(handles: Sequence[Pending | StagedHandle], steps: Sequence[Callable[[], object]]) -> None:
+def take_steps_of(handles: Sequence[Pending | DeviceHandle], steps: Sequence[Callable[[], object]]) -> None:
     """Bring results to their places, behind the operations that give them."""
     for handle in handles:
         if not isinstance(handle, Pending):
@@ -246,7 +246,7 @@ def take_steps_of(handles: Sequence[Pending | StagedHandle], steps: Sequence[Cal
         step()
 
 
-def take_steps(handles: Sequence[Pending | StagedHandle], steps: Sequence[Callable[[], object]]) -> None:
+def take_steps(handles: Sequence[Pending | DeviceHandle], steps: Sequence[Callable[[], object]]) -> None:
     """Bring results to their places, if all has gone well; there is nobody to hear of an error."""
     if all(handle.error() is None for handle in handles):
         with contextlib.suppress(RuntimeError):

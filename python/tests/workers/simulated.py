@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import random
 import threading
 import time
@@ -17,7 +18,7 @@ import torch
 from herringbone._herringbone import Device, StagedPending
 from herringbone.torch.devices import StagedHandle, let_stand_in
 
-__all__ = ["CudaStandIn", "StandIn", "synchronize_after_waits"]
+__all__ = ["CudaStandIn", "LanedStandIn", "StandIn", "synchronize_after_waits"]
 
 PATIENCE_SECONDS = 60.0
 
@@ -44,7 +45,7 @@ class StandIn:
         self.native = Device.fake(waits_for_values)
         self.current = self.native.fake_stream()
         self._apart = threading.local()
-        self._moves, self._over, self._seed = threading.Event(), False, seed
+        self._moves, self._over, self._seed, self._captures = threading.Event(), False, seed, False
         self._moves.set()
         self._thread = threading.Thread(target=self._move, daemon=True)
         self._thread.start()
@@ -71,6 +72,18 @@ class StandIn:
     def reach(self, pending: StagedPending) -> None:
         # What torch does to a tensor of the CPU is done at once.
         pending.wait()
+
+    def is_capturing(self, tensor: torch.Tensor) -> bool:
+        return self._captures
+
+    def local_backend(self) -> str | None:
+        return None
+
+    def identity(self, tensor: torch.Tensor) -> str:
+        return str(os.getpid())
+
+    def lane(self, tensor: torch.Tensor) -> StandInLane | None:
+        return None
 
     def rest(self) -> None:
         """Let no stream move."""
@@ -101,6 +114,7 @@ class StandIn:
 
     def capture(self, captures: bool) -> None:
         """Let the program's stream be captured for a graph, or no more."""
+        self._captures = captures
         self.native.fake_capture(self.current, captures)
 
     def hazards(self) -> list[str]:
@@ -112,6 +126,60 @@ class StandIn:
         self._over = True
         self._moves.set()
         let_stand_in(None)
+
+
+class LanedStandIn(StandIn):
+    """One on which ranks of a host can add up first: by Gloo, which takes the CPU's tensors, so the host makes the steps."""
+
+    def __init__(self, seed: int, waits_for_values: bool = True, shared: bool = False) -> None:
+        """``shared``: all ranks have the same device."""
+        self._shared = shared
+        super().__init__(seed, waits_for_values)
+
+    def local_backend(self) -> str | None:
+        return "gloo"
+
+    def identity(self, tensor: torch.Tensor) -> str:
+        return "the only one" if self._shared else super().identity(tensor)
+
+    def lane(self, tensor: torch.Tensor) -> StandInLane | None:
+        return StandInLane(self)
+
+
+class StandInPoint:
+    """A byte that a stream writes once it comes to it."""
+
+    def __init__(self, native: Device, stream: int) -> None:
+        self._byte = torch.zeros(1, dtype=torch.uint8)
+        native.fake_write(stream, (self._byte.data_ptr(), 1), self._byte, b"\x01")
+
+    def done(self) -> bool:
+        return bool(self._byte.item())
+
+
+class StandInLane:
+    """The program's stream: the stand-in has no waits of one stream for another but those of calls. What Gloo does is done by the host."""
+
+    on_host = True
+
+    def __init__(self, owner: LanedStandIn) -> None:
+        self._owner = owner
+
+    def point(self, tensor: torch.Tensor) -> StandInPoint:
+        return StandInPoint(self._owner.native, self._owner.current)
+
+    def summing(self, after: StandInPoint) -> contextlib.AbstractContextManager[None]:
+        assert after.done(), "the host has not waited for the program's stream"
+        return contextlib.nullcontext()
+
+    def giving(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def end(self) -> StandInPoint:
+        return StandInPoint(self._owner.native, self._owner.current)
+
+    def follow(self, point: StandInPoint, tensor: torch.Tensor) -> None:
+        pass
 
 
 class CudaStandIn:
@@ -138,6 +206,18 @@ class CudaStandIn:
 
     def reach(self, pending: StagedPending) -> None:
         pending.wait()
+
+    def is_capturing(self, tensor: torch.Tensor) -> bool:
+        return False
+
+    def local_backend(self) -> str | None:
+        return None
+
+    def identity(self, tensor: torch.Tensor) -> str:
+        return str(os.getpid())
+
+    def lane(self, tensor: torch.Tensor) -> None:
+        return None
 
     def rest(self) -> None:
         """Let no stream move."""

@@ -1,0 +1,92 @@
+"""Streams of a group's own on an accelerator, for steps that a backend of torch's makes there, and points in them.
+
+A *point* is the end of what a stream has been given so far. The steps of a call run on two streams, one for those before the
+network and one for those after it, so a call's first steps do not wait for the last ones of the call before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+
+__all__ = ["CudaLane", "Lane", "Point"]
+
+
+class Point(Protocol):
+    """The end of what a stream has been given."""
+
+    def done(self) -> bool:
+        """Whether the stream has done all of it."""
+
+
+class Lane(Protocol):
+    """A group's streams on one device. One thread queues steps; the program's threads use the first and the last method."""
+
+    on_host: bool
+    """Whether the host makes the steps: then it waits for streams, and the steps are done once they are queued."""
+
+    def point(self, tensor: torch.Tensor) -> Point:
+        """The end of what the program has queued on its current stream on the tensor's device."""
+
+    def summing(self, after: Point) -> AbstractContextManager[None]:
+        """Let what the body queues run on the first stream, behind the point."""
+
+    def giving(self) -> AbstractContextManager[None]:
+        """Let what the body queues run on the second stream, behind the first."""
+
+    def end(self) -> Point:
+        """The end of what is queued on the second stream."""
+
+    def follow(self, point: Point, tensor: torch.Tensor) -> None:
+        """Have the program's current stream on the tensor's device wait for the point."""
+
+
+class CudaPoint:
+    """An event of CUDA."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.event = torch.cuda.Event()
+        self.event.record(stream)
+
+    def done(self) -> bool:
+        """Whether the event has come."""
+        return self.event.query()
+
+
+class CudaLane:
+    """Streams of CUDA, by torch."""
+
+    on_host = False
+
+    def __init__(self, device: torch.device) -> None:
+        self._first, self._second = torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+    def point(self, tensor: torch.Tensor) -> CudaPoint:
+        """An event on the current stream."""
+        return CudaPoint(torch.cuda.current_stream(tensor.device))
+
+    @contextlib.contextmanager
+    def summing(self, after: CudaPoint) -> Iterator[None]:
+        """Work on the first stream."""
+        self._first.wait_event(after.event)
+        with torch.cuda.stream(self._first):
+            yield
+
+    @contextlib.contextmanager
+    def giving(self) -> Iterator[None]:
+        """Work on the second stream."""
+        self._second.wait_stream(self._first)
+        with torch.cuda.stream(self._second):
+            yield
+
+    def end(self) -> CudaPoint:
+        """An event on the second stream."""
+        return CudaPoint(self._second)
+
+    def follow(self, point: CudaPoint, tensor: torch.Tensor) -> None:
+        """The current stream waits for the event."""
+        torch.cuda.current_stream(tensor.device).wait_event(point.event)

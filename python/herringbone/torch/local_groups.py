@@ -1,0 +1,97 @@
+"""Groups of the ranks of one host, by backends of torch's own: what carries the steps that stay on a host."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions, Store
+
+__all__ = ["LocalGroup"]
+
+OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "average": dist.ReduceOp.AVG,
+    "product": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+}
+"""torch's ops by the engine's names."""
+
+WITHOUT_END = timedelta(days=365)
+"""NCCL's watchdog would end the process. Whoever uses the group has time limits of its own."""
+
+
+class LocalGroup:
+    """The ranks of a host in a group of torch's. One thread makes the calls, on its current stream.
+
+    Calls of NCCL return once they are queued there, and those of Gloo once they are done.
+    """
+
+    def __init__(self, backend: str, store: Store, rank: int, size: int, seconds: float) -> None:
+        """All ranks of the host meet through ``store``.
+
+        Raises:
+            RuntimeError: they did not, or the backend cannot be used here.
+        """
+        self._is_gloo = backend == "gloo"
+        self._native: Any
+        if self._is_gloo:
+            options = dist.ProcessGroupGloo._Options()
+            # The ranks share a host, and the name of this host may lead elsewhere.
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+            options._timeout = timedelta(seconds=seconds)
+            self._native = dist.ProcessGroupGloo(store, rank, size, options)
+        else:
+            self._native = dist.ProcessGroupNCCL(store, rank, size, WITHOUT_END)
+
+    def all_reduce(self, tensor: torch.Tensor, op: str) -> None:
+        """Replace the tensor by the fold over the ranks of the host."""
+        options = dist.AllreduceOptions()
+        options.reduceOp, options.asyncOp = OPS[op], False
+        self._follow(self._native.allreduce([tensor], options))
+
+    def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, op: str) -> None:
+        """Give each rank the fold of the inputs' part of its number."""
+        options = dist.ReduceScatterOptions()
+        options.reduceOp, options.asyncOp = OPS[op], False
+        self._follow(self._native._reduce_scatter_base(output, input, options))
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> None:
+        """Fill ``output`` with the ranks' inputs."""
+        options = AllgatherOptions()
+        options.asyncOp = False
+        self._follow(self._native._allgather_base(output, input, options))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Replace the tensor by that of the rank of the host with this number."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.asyncOp = root, False
+        self._follow(self._native.broadcast([tensor], options))
+
+    def _follow(self, work: Any) -> None:
+        """Let what the current stream is given next come behind the call, where it has a stream of its own."""
+        if work is not None:
+            work.wait()
+
+    def close(self) -> None:
+        """Leave the group, whose calls are over."""
+        native, self._native = self._native, None
+        if native is not None and not self._is_gloo:
+            native.shutdown()
+
+    def abort(self) -> None:
+        """Leave the group at once: no stream waits for the other ranks any more. A thread that waits in Gloo is left behind."""
+        native, self._native = self._native, None
+        if native is None:
+            return
+        if self._is_gloo:
+            # It cannot be aborted, and to destroy it, also at the end of the process, would wait for its calls.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
+            return
+        with contextlib.suppress(RuntimeError):
+            native.abort()
