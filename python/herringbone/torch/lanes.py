@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -49,12 +49,12 @@ class CudaPoint:
     """An event of CUDA."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
-        self.event = torch.cuda.Event()
+        self.event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.event.record(stream)
 
     def done(self) -> bool:
         """Whether the event has come."""
-        return self.event.query()
+        return bool(self.event.query())
 
 
 class CudaLane:
@@ -63,15 +63,16 @@ class CudaLane:
     on_host = False
 
     def __init__(self, device: torch.device) -> None:
-        self._first, self._second = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._first, self._second = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
 
     def point(self, tensor: torch.Tensor) -> CudaPoint:
         """An event on the current stream."""
         return CudaPoint(torch.cuda.current_stream(tensor.device))
 
     @contextlib.contextmanager
-    def summing(self, after: CudaPoint) -> Iterator[None]:
+    def summing(self, after: Point) -> Iterator[None]:
         """Work on the first stream."""
+        assert isinstance(after, CudaPoint)
         self._first.wait_event(after.event)
         with torch.cuda.stream(self._first):
             yield
@@ -87,6 +88,7 @@ class CudaLane:
         """An event on the second stream."""
         return CudaPoint(self._second)
 
-    def follow(self, point: CudaPoint, tensor: torch.Tensor) -> None:
+    def follow(self, point: Point, tensor: torch.Tensor) -> None:
         """The current stream waits for the event."""
+        assert isinstance(point, CudaPoint)
         torch.cuda.current_stream(tensor.device).wait_event(point.event)

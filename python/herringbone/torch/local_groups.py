@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, Store
 
-__all__ = ["LocalGroup"]
+__all__ = ["LocalGroup", "Until"]
+
+Until = Callable[[Callable[[], bool]], None]
+"""Returns once a condition holds, and raises if it is not to be waited for any more."""
 
 OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -32,22 +36,25 @@ class LocalGroup:
     Calls of NCCL return once they are queued there, and those of Gloo once they are done.
     """
 
-    def __init__(self, backend: str, store: Store, rank: int, size: int, seconds: float) -> None:
+    def __init__(self, backend: str, store: Store, rank: int, size: int, seconds: float, until: Until) -> None:
         """All ranks of the host meet through ``store``.
 
         Raises:
             RuntimeError: they did not, or the backend cannot be used here.
         """
-        self._is_gloo = backend == "gloo"
+        self._is_gloo, self._rank, self._until = backend == "gloo", rank, until
+        # torch's stubs know no more of them than their names.
+        classes: Any = dist
         self._native: Any
         if self._is_gloo:
-            options = dist.ProcessGroupGloo._Options()
+            gloo = classes.ProcessGroupGloo
+            options = gloo._Options()
             # The ranks share a host, and the name of this host may lead elsewhere.
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+            options._devices = [gloo.create_device(hostname="127.0.0.1")]
             options._timeout = timedelta(seconds=seconds)
-            self._native = dist.ProcessGroupGloo(store, rank, size, options)
+            self._native = gloo(store, rank, size, options)
         else:
-            self._native = dist.ProcessGroupNCCL(store, rank, size, WITHOUT_END)
+            self._native = classes.ProcessGroupNCCL(store, rank, size, WITHOUT_END)
 
     def all_reduce(self, tensor: torch.Tensor, op: str) -> None:
         """Replace the tensor by the fold over the ranks of the host."""
@@ -57,6 +64,12 @@ class LocalGroup:
 
     def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, op: str) -> None:
         """Give each rank the fold of the inputs' part of its number."""
+        if self._is_gloo:
+            # Gloo's own does the same, and tells nobody when it is done but who waits for it.
+            whole = input.clone()
+            self.all_reduce(whole, op)
+            output.copy_(whole[self._rank * output.numel() :][: output.numel()])
+            return
         options = dist.ReduceScatterOptions()
         options.reduceOp, options.asyncOp = OPS[op], False
         self._follow(self._native._reduce_scatter_base(output, input, options))
@@ -75,8 +88,11 @@ class LocalGroup:
 
     def _follow(self, work: Any) -> None:
         """Let what the current stream is given next come behind the call, where it has a stream of its own."""
-        if work is not None:
-            work.wait()
+        if work is None:
+            return
+        if self._is_gloo:
+            self._until(work.is_completed)
+        work.wait()
 
     def close(self) -> None:
         """Leave the group, whose calls are over."""
@@ -85,7 +101,7 @@ class LocalGroup:
             native.shutdown()
 
     def abort(self) -> None:
-        """Leave the group at once: no stream waits for the other ranks any more. A thread that waits in Gloo is left behind."""
+        """Leave the group at once: no stream waits for the other ranks any more. Calls of Gloo are left behind."""
         native, self._native = self._native, None
         if native is None:
             return

@@ -77,9 +77,9 @@ class RailCall(NamedTuple):
 
     collective: str
     op: str
-    count: int
+    elements: int
     root: int
-    """The number of the root's host."""
+    """Which rank of the rail is on the root's host."""
     read: torch.Tensor
     write: torch.Tensor
 
@@ -176,7 +176,8 @@ class ReduceSteps(LocalSteps):
         """Each rank of the root's host gets the fold of its part."""
         self._root_host, self._root_local = self.place.of(self.call.root)
         self._shard = self.sums()
-        return RailCall("reduce", self.ops.rail, self.cut.length, self._root_host, self._shard, self._shard)
+        root = self.place.on_rail(self._root_host)
+        return RailCall("reduce", self.ops.rail, self.cut.length, root, self._shard, self._shard)
 
     def last(self) -> None:
         """Gather on the root's host; the other ranks' tensors keep their values."""
@@ -200,7 +201,7 @@ class BroadcastSteps(LocalSteps):
             self._shard[: cut.part].copy_(tensor[local * cut.part : (local + 1) * cut.part])
             if cut.rest:
                 self._shard[cut.part :].copy_(self.padded()[local * cut.rest : (local + 1) * cut.rest])
-        return RailCall("broadcast", "sum", cut.length, self._root_host, self._shard, self._shard)
+        return RailCall("broadcast", "sum", cut.length, self.place.on_rail(self._root_host), self._shard, self._shard)
 
     def last(self) -> None:
         """The other hosts put the parts together."""
@@ -225,7 +226,7 @@ class AllGatherSteps(LocalSteps):
             return
         whole = self.room(count * len(order))
         self.groups.last.all_gather(whole, self._rail)
-        for part, rank in zip(whole.split(count), order):
+        for part, rank in zip(torch.split(whole, count), order):
             output[rank * count : (rank + 1) * count].copy_(part)
 
 
@@ -237,7 +238,7 @@ class ReduceScatterSteps(LocalSteps):
         order, count = self.place.by_rails, self.call.write.numel()
         given = self.call.read
         if order != sorted(order):
-            parts = given.split(count)
+            parts = torch.split(given, count)
             given = torch.cat([parts[rank] for rank in order])
             self._kept.append(given)
         sums = self.room(count * self.place.hosts)

@@ -19,7 +19,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -137,7 +137,7 @@ class LocalSums:
             raise errors.UnsupportedError(f"{kind.collective}: {CAPTURING}")
         mark = zlib.crc32(repr((kind.collective, kind.folded, kind.op, call[1], call[2])).encode())
         compared: Call = (BARRIER, 0, 0, (0, 0), (0, 0), None, seconds, priority, Extras(mark=mark))
-        _, write = call[5]  # type: ignore[misc]
+        write = tensors_of(call)[1]
         try:
             with self._lock:
                 self._raise_if_broken()
@@ -181,10 +181,8 @@ class LocalSums:
         self._to_await.put(None)
 
     def _queue(self, flight: Flight) -> None:
-        kind, _, root, _, _, tensors, seconds, _, _ = flight.call
-        read, write = (None if each is None else flat(each, flight.kind) for each in tensors)  # type: ignore[attr-defined]
-        if read is None or write is None:
-            raise AssertionError(f"{kind.collective} without a tensor")
+        root, seconds = flight.call[2], flight.call[6]
+        read, write = (flat(each, flight.kind) for each in tensors_of(flight.call))
         if self._lane.on_host:
             self._until(flight.begin.done)
         groups = self._formed(seconds or LISTENING_SECONDS)
@@ -218,7 +216,7 @@ class LocalSums:
             return None
         seconds, priority = flight.call[6], flight.call[7]
         kind = kind_of(rail.collective, flight.kind.folded, rail.op)
-        call = (kind, rail.count, rail.root, span(read), span(write), (read, write), seconds, priority, None)
+        call = (kind, rail.elements, rail.root, span(read), span(write), (read, write), seconds, priority, None)
         pending = self._on_rail.submit(call, self._accelerator.stream(read))
         self._accelerator.lend([read, write], self._on_rail.streams())
         flight.rail = StagedHandle(pending, self._accelerator, read)
@@ -232,7 +230,7 @@ class LocalSums:
 
             def group(part: str) -> LocalGroup:
                 store = PrefixStore(f"{self._name}/{place.host}/{part}/", self._store)
-                return LocalGroup(place.backend, store, place.local, place.size, seconds)
+                return LocalGroup(place.backend, store, place.local, place.size, seconds, self._until)
 
             self._groups = LocalGroups(group("first"), group("last"))
         return self._groups
@@ -261,7 +259,7 @@ class LocalSums:
         self._until(flight.check.done)
         deadline = time.monotonic() + (flight.call[6] or LISTENING_SECONDS)
         self._until(functools.partial(self._has_ended, flight, deadline))
-        parts = [flight.check] if flight.rail is None else [flight.check, flight.rail]
+        parts: list[Pending | StagedHandle] = [flight.check] if flight.rail is None else [flight.check, flight.rail]
         if any(part.error() is not None for part in parts):
             # It is told to all calls elsewhere.
             self._until(lambda: False)
@@ -389,6 +387,12 @@ class LocalSums:
 
 class _GivenUp(Exception):
     """The group has failed, and calls end by its error."""
+
+
+def tensors_of(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tensors that a call reads and writes. Every call with steps has both, on each rank."""
+    read, write = cast("tuple[torch.Tensor, torch.Tensor]", call[5])
+    return read, write
 
 
 def flat(tensor: torch.Tensor, kind: TakenKind) -> torch.Tensor:

@@ -71,10 +71,18 @@ class LocalPlace:
         """The ranks of this rank's host."""
         return list(self.ranks[self.host])
 
+    def rail(self, local: int) -> list[int]:
+        """The ranks with a local number, in ascending order."""
+        return sorted(ranks[local] for ranks in self.ranks)
+
     @property
     def rail_ranks(self) -> list[int]:
-        """The ranks with this rank's local number, by the number of their host."""
-        return [ranks[self.local] for ranks in self.ranks]
+        """The ranks of this rank's rail."""
+        return self.rail(self.local)
+
+    def on_rail(self, host: int) -> int:
+        """Which of the ranks of this rank's rail is on a host."""
+        return self.rail_ranks.index(self.ranks[host][self.local])
 
     def of(self, rank: int) -> tuple[int, int]:
         """The number of a rank's host, and its local number there."""
@@ -83,8 +91,8 @@ class LocalPlace:
 
     @property
     def by_rails(self) -> list[int]:
-        """All ranks, rail by rail, and in each by the number of their host."""
-        return [ranks[local] for local in range(self.size) for ranks in self.ranks]
+        """All ranks, rail by rail."""
+        return [rank for local in range(self.size) for rank in self.rail(local)]
 
     def describe(self) -> str:
         """A sentence for people."""

@@ -1,0 +1,45 @@
+"""The last rank makes another call than the others, while hosts add up first: every rank gets an error.
+
+Usage: rails_confused.py RANKS_PER_HOST WAY, which is "length", "op", or "leaves".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from simulated import LanedStandIn
+
+import herringbone
+
+
+def main(each: int, way: str) -> None:
+    os.environ["NCCL_HOSTID"] = f"host {int(os.environ['RANK']) // each}"
+    dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
+    accelerator = LanedStandIn(seed=3)
+    dist.all_reduce(torch.ones(3))
+    assert "add up first" in dist.group.WORLD.member.on_hosts()[0]
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    if way == "leaves" and is_last:
+        dist.destroy_process_group()
+        return
+    length = 1003 if way == "length" and is_last else 1000
+    op = dist.ReduceOp.MAX if way == "op" and is_last else dist.ReduceOp.SUM
+    work = dist.all_reduce(torch.ones(length), op, async_op=True)
+    expected = herringbone.PeerLostError if way == "leaves" else herringbone.MismatchError
+    while work.exception() is None:
+        time.sleep(0.01)
+    assert isinstance(work.exception(), expected), work.exception()
+    try:
+        dist.all_reduce(torch.ones(3))
+    except expected as error:
+        print(f"next call: {error}", flush=True)
+    accelerator.end()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
