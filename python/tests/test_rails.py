@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
+from herringbone.torch.lanes import CudaLane
 from herringbone.torch.rails import ALIGNED_BYTES, LocalPlace, LocalReport, cut_for, ops_of, places_among, wanted
 
 
@@ -92,3 +98,54 @@ def test_averages_are_those_of_all_ranks() -> None:
         local, rail, last = ops_of("average", place)
         assert (rail, last) == ("average", divisor) and local == ("sum" if divisor > 1 else "average")
         assert ops_of("sum", place) == ("sum", "sum", 1)
+
+
+class Streams:
+    """CUDA's streams and events without a device: what each of them comes behind is written down."""
+
+    def __init__(self) -> None:
+        self.current, self.said = "program", []
+        self.made = iter(["first", "second"])
+        self.events = iter(f"event {number}" for number in range(9))
+
+    def stream(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(name=name, wait_event=lambda event: self.said.append(f"{name} waits for {event.name}"))
+
+    def event(self) -> SimpleNamespace:
+        name = next(self.events)
+        record = lambda stream: self.said.append(f"{name} is behind {stream.name}")
+        return SimpleNamespace(name=name, record=record, query=lambda: True)
+
+    @contextlib.contextmanager
+    def on(self, stream: SimpleNamespace) -> Iterator[None]:
+        before, self.current = self.current, stream.name
+        yield
+        self.current = before
+
+
+def test_steps_on_streams_wait_for_what_they_need_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: streams.stream(next(streams.made)))
+    monkeypatch.setattr(torch.cuda, "Event", streams.event)
+    monkeypatch.setattr(torch.cuda, "stream", streams.on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams.stream(streams.current))
+    lane, tensor = CudaLane(torch.device("cpu")), torch.empty(0)
+    begin, earlier = lane.point(tensor), lane.end()
+    with lane.summing([begin, earlier]):
+        assert streams.current == "first"
+        summed = lane.summed()
+    with lane.giving(summed):
+        assert streams.current == "second"
+    end = lane.end()
+    lane.follow(end, tensor)
+    assert streams.current == "program" and end.done()
+    assert streams.said == [
+        "event 0 is behind program",
+        "event 1 is behind second",
+        "first waits for event 0",
+        "first waits for event 1",
+        "event 2 is behind first",
+        "second waits for event 2",
+        "event 3 is behind second",
+        "program waits for event 3",
+    ]

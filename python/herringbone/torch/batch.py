@@ -125,7 +125,10 @@ def submitted(member: Member, call: Call, accelerator: Accelerator | None, tenso
         sums.follow(tensors)
     pending = group.submit(call, accelerator.stream(tensor))
     accelerator.lend({each for each in tensors if each is not None}, group.streams())
-    return StagedHandle(pending, accelerator, tensor)
+    handle = StagedHandle(pending, accelerator, tensor)
+    if sums is not None:
+        sums.note(handle, tensors)
+    return handle
 
 
 def call_of(

@@ -7,7 +7,7 @@ network and one for those after it, so a call's first steps do not wait for the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ class Point(Protocol):
 
 
 class Lane(Protocol):
-    """A group's streams on one device. One thread queues steps; the program's threads use the first and the last method."""
+    """A group's streams on one device. A thread for each stream queues steps; the program's threads use the first and the last method."""
 
     on_host: bool
     """Whether the host makes the steps: then it waits for streams, and the steps are done once they are queued."""
@@ -32,11 +32,14 @@ class Lane(Protocol):
     def point(self, tensor: torch.Tensor) -> Point:
         """The end of what the program has queued on its current stream on the tensor's device."""
 
-    def summing(self, after: Point) -> AbstractContextManager[None]:
-        """Let what the body queues run on the first stream, behind the point."""
+    def summing(self, after: Sequence[Point]) -> AbstractContextManager[None]:
+        """Let what the body queues run on the first stream, behind the points."""
 
-    def giving(self) -> AbstractContextManager[None]:
-        """Let what the body queues run on the second stream, behind the first."""
+    def summed(self) -> Point:
+        """The end of what is queued on the first stream."""
+
+    def giving(self, after: Point) -> AbstractContextManager[None]:
+        """Let what the body queues run on the second stream, behind the point."""
 
     def end(self) -> Point:
         """The end of what is queued on the second stream."""
@@ -70,17 +73,23 @@ class CudaLane:
         return CudaPoint(torch.cuda.current_stream(tensor.device))
 
     @contextlib.contextmanager
-    def summing(self, after: Point) -> Iterator[None]:
+    def summing(self, after: Sequence[Point]) -> Iterator[None]:
         """Work on the first stream."""
-        assert isinstance(after, CudaPoint)
-        self._first.wait_event(after.event)
+        for point in after:
+            assert isinstance(point, CudaPoint)
+            self._first.wait_event(point.event)
         with torch.cuda.stream(self._first):
             yield
 
+    def summed(self) -> CudaPoint:
+        """An event on the first stream."""
+        return CudaPoint(self._first)
+
     @contextlib.contextmanager
-    def giving(self) -> Iterator[None]:
+    def giving(self, after: Point) -> Iterator[None]:
         """Work on the second stream."""
-        self._second.wait_stream(self._first)
+        assert isinstance(after, CudaPoint)
+        self._second.wait_event(after.event)
         with torch.cuda.stream(self._second):
             yield
 

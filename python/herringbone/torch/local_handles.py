@@ -15,10 +15,9 @@ __all__ = ["LocalHandle"]
 class LocalHandle:
     """A running call whose ranks add up on their hosts first, as works know operations on an accelerator's memory."""
 
-    def __init__(self, lane: Lane, tensor: torch.Tensor, written: torch.Tensor) -> None:
-        """``tensor`` is one of the call's, and ``written`` has its result."""
+    def __init__(self, lane: Lane, tensor: torch.Tensor) -> None:
+        """``tensor`` is one of the call's."""
         self._lane, self._tensor = lane, tensor
-        self._span = (written.data_ptr(), written.data_ptr() + written.nbytes)
         self._queued, self._over = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._end: Point | None = None
@@ -30,10 +29,9 @@ class LocalHandle:
         """Behind which the result is there, once all steps are queued."""
         return self._end
 
-    def overlaps(self, tensor: torch.Tensor) -> bool:
-        """Whether it writes memory of ``tensor``."""
-        begin, end = self._span
-        return begin < tensor.data_ptr() + tensor.nbytes and tensor.data_ptr() < end
+    def is_queued(self) -> bool:
+        """Whether all steps are queued, or none will be any more."""
+        return self._queued.is_set()
 
     def queue(self, end: Point) -> None:
         """All steps are queued, up to the point."""

@@ -1,8 +1,8 @@
 """Groups whose ranks add up on their hosts first, for the tensors of one device: who takes part, and the threads that do it.
 
-Two threads of the group serve its calls. One makes the steps of each call in the order of the calls: it waits for nothing where
-steps are queued on streams. The other one sees when they are done. Before the steps the whole group is asked whether all ranks make
-the same call, as every call of the engine is compared.
+Three threads of the group serve its calls, each all of them in their order. The first makes the steps before the network, the second
+waits for the rail and makes the steps after it, and the third sees when they are done. So the first steps of a call do not wait for
+the call before. Meanwhile the whole group is asked whether all ranks make the same call, as every call of the engine is compared.
 
 **No stream waits without end.** If a step or a rail fails, or a rank of the host dies, the rank gives up all that it has in common
 with others: the groups of torch's, its rail, and the engine's group of the host's ranks. So the ranks of its rail and of its host
@@ -14,11 +14,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import queue
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -30,10 +29,11 @@ from ..closing import close_each, leave_behind, print_errors
 from ..kinds import BARRIER, Call, kind_of
 from .callbacks import callback_threads
 from .devices import Accelerator, StagedHandle
-from .lanes import Lane, Point
+from .lanes import Lane
+from .local_flights import Beside, Flight, Stage, overlap
 from .local_groups import LocalGroup
 from .local_handles import LocalHandle
-from .local_steps import TAKEN, LocalCall, LocalGroups, LocalSteps, RailCall, TakenKind, steps_of
+from .local_steps import TAKEN, LocalCall, LocalGroups, RailCall, TakenKind, steps_of
 from .rails import LocalPlace
 from .tensors import span
 
@@ -45,10 +45,10 @@ QUERY_SECONDS = 5.0
 LEAVING_SECONDS = 2.0
 """How long a rank that leaves waits for the others of its host."""
 
-LOOK_SECONDS = 0.0002
+LOOK_SECONDS = 0.00005
 """How often a thread looks whether a stream has come to a point, at first."""
 
-SELDOM_SECONDS = 0.002
+SELDOM_SECONDS = 0.0005
 """And at last."""
 
 LISTENING_SECONDS = 1e9
@@ -62,15 +62,6 @@ FAREWELL_BYTES = 8
 FAREWELL_TAG = 0
 
 logger = logging.getLogger("herringbone")
-
-
-class Flight:
-    """A call on its way through the threads."""
-
-    def __init__(self, call: Call, kind: TakenKind, begin: Point, check: Pending, handle: LocalHandle) -> None:
-        self.call, self.kind, self.begin, self.check, self.handle = call, kind, begin, check, handle
-        self.rail: StagedHandle | None = None
-        self.steps: LocalSteps | None = None
 
 
 class LocalSums:
@@ -97,7 +88,6 @@ class LocalSums:
         """
         self.place = place
         self._communicator, self._store, self._accelerator, self._name = communicator, store, accelerator, name
-        self._device = tensor.device
         self._lane = lane
         # In the order of the calls on all ranks, and so beside them when one of the ranks asks.
         self._query = communicator.line()
@@ -108,17 +98,13 @@ class LocalSums:
         self._groups: LocalGroups | None = None
         self._lock = threading.Lock()
         self._flying: list[Flight] = []
+        self._plain: dict[int, Beside] = {}
         self._error: BaseException | None = None
         self._broken, self._settled, self._ended = threading.Event(), threading.Event(), False
         self._farewells = self._listen()
-        self._to_queue: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
-        self._to_await: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=each, name="herringbone-local-sums", daemon=True)
-            for each in (self._queue_all, self._await_all)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._last = Stage(functools.partial(self._guarded, self._end), None)
+        giving = Stage(functools.partial(self._guarded, self._give), self._last)
+        self._first = Stage(functools.partial(self._guarded, self._sum), giving)
 
     # Calls of the program.
 
@@ -135,21 +121,24 @@ class LocalSums:
         kind, seconds, priority = TAKEN[call[0]], call[6], call[7]
         if self._accelerator.is_capturing(tensor):
             raise errors.UnsupportedError(f"{kind.collective}: {CAPTURING}")
-        mark = zlib.crc32(repr((kind.collective, kind.folded, kind.op, call[1], call[2])).encode())
+        called = f"{kind.collective} of {call[1]} {kind.folded}, {kind.op}, root {call[2]}"
+        mark = zlib.crc32(called.encode())
         compared: Call = (BARRIER, 0, 0, (0, 0), (0, 0), None, seconds, priority, Extras(mark=mark))
-        write = tensors_of(call)[1]
+        tensors = tensors_of(call)
+        order_behind(plain.handle for plain in list(self._plain.values()) if overlap(plain.tensors, tensors))
         try:
             with self._lock:
                 self._raise_if_broken()
                 begin, check = self._lane.point(tensor), self._communicator.submit(compared)
-                flight = Flight(call, kind, begin, check, LocalHandle(self._lane, tensor, write))
+                behind = [flight.handle for flight in self._flying if overlap(tensors_of(flight.call), tensors)]
+                flight = Flight(call, kind, begin, check, LocalHandle(self._lane, tensor), behind)
                 self._flying.append(flight)
-                self._to_queue.put(flight)
+                self._first.put(flight)
         except errors.HerringboneError as error:
             self._fail(error, is_known=True)
             self._raise_if_broken()
             raise
-        callback_threads().watch([check], functools.partial(self._compared, check))
+        callback_threads().watch([check], functools.partial(self._compared, check, called))
         return flight.handle
 
     def _raise_if_broken(self) -> None:
@@ -159,61 +148,69 @@ class LocalSums:
             raise self._error
 
     def follow(self, tensors: Sequence[torch.Tensor | None]) -> None:
-        """Have the current stream wait for those running calls that write memory of ``tensors``."""
+        """Have the current stream wait for those running calls that use memory of ``tensors``: a call that has no steps uses it next."""
         with self._lock:
-            handles = [flight.handle for flight in self._flying]
-        for handle in handles:
-            if any(tensor is not None and handle.overlaps(tensor) for tensor in tensors):
-                handle.order(None)
+            handles = [flight.handle for flight in self._flying if overlap(tensors_of(flight.call), tensors)]
+        order_behind(handles)
 
-    # The first thread: the steps.
+    def note(self, handle: StagedHandle, tensors: Sequence[torch.Tensor | None]) -> None:
+        """A call that has no steps uses memory of ``tensors`` from now on."""
+        self._plain[id(handle)] = Beside(handle, tensors)
+        callback_threads().watch([handle], functools.partial(self._forget, id(handle)))
 
-    def _queue_all(self) -> None:
-        for flight in iter(self._to_queue.get, None):
-            with contextlib.suppress(_GivenUp):
-                try:
-                    self._queue(flight)
-                except _GivenUp:
-                    raise
-                except Exception as error:
-                    self._fail(error)
-            self._to_await.put(flight)
-        self._to_await.put(None)
+    def _forget(self, number: int) -> None:
+        del self._plain[number]
 
-    def _queue(self, flight: Flight) -> None:
-        root, seconds = flight.call[2], flight.call[6]
+    # The threads: the steps before the network, those after it, and the end.
+
+    def _guarded(self, act: Callable[[Flight], None], flight: Flight) -> None:
+        if self._broken.is_set():
+            return  # it has ended by the group's error
+        try:
+            act(flight)
+        except _GivenUp:
+            pass
+        except Exception as error:
+            self._fail(error)
+
+    def _sum(self, flight: Flight) -> None:
         read, write = (flat(each, flight.kind) for each in tensors_of(flight.call))
-        if self._lane.on_host:
-            self._until(flight.begin.done)
+        root, seconds = flight.call[2], flight.call[6]
+        after = [flight.begin]
+        for earlier in flight.behind:
+            self._until(earlier.is_queued)
+            after += [] if earlier.end is None else [earlier.end]
+        for point in after if self._lane.on_host else ():
+            self._until(point.done)
         groups = self._formed(seconds or LISTENING_SECONDS)
         if not write.numel():
+            return
+        flight.steps = steps_of(LocalCall(flight.kind, read, write, root), self.place, groups)
+        with torch.no_grad(), self._lane.summing(after):
+            over_rail = flight.steps.first()
+            if over_rail is not None:
+                self._pass_on(over_rail, flight)
+            flight.summed = self._lane.summed()
+
+    def _give(self, flight: Flight) -> None:
+        steps, rail, summed = flight.steps, flight.rail, flight.summed
+        if steps is None or summed is None:
             flight.handle.queue(flight.begin)
             return
-        steps = steps_of(LocalCall(flight.kind, read, write, root), self.place, groups)
-        flight.steps = steps
-        with torch.no_grad():
-            self._take(steps, flight)
+        with torch.no_grad(), self._lane.giving(summed):
+            if rail is not None:
+                rail.order(None)
+                rail.reach()
+            steps.last()
         flight.handle.queue(self._lane.end())
 
-    def _take(self, steps: LocalSteps, flight: Flight) -> None:
-        handle = None
-        with self._lane.summing(flight.begin):
-            over_rail = steps.first()
-            if over_rail is not None:
-                handle = self._pass_on(over_rail, flight)
-        with self._lane.giving():
-            if handle is not None:
-                handle.order(None)
-                handle.reach()
-            steps.last()
-
-    def _pass_on(self, rail: RailCall, flight: Flight) -> StagedHandle | None:
-        """Start the rail's part of a call; on a single host there is no other rank."""
+    def _pass_on(self, rail: RailCall, flight: Flight) -> None:
+        """Start the rail's part of a call. On a single host no other rank has a part in it."""
         read, write = rail.read, rail.write
         if self._on_rail is None:
             if read is not write:
                 write.copy_(read)
-            return None
+            return
         seconds, priority = flight.call[6], flight.call[7]
         kind = kind_of(rail.collective, flight.kind.folded, rail.op)
         call = (kind, rail.elements, rail.root, span(read), span(write), (read, write), seconds, priority, None)
@@ -221,7 +218,6 @@ class LocalSums:
         self._accelerator.lend([read, write], self._on_rail.streams())
         flight.rail = StagedHandle(pending, self._accelerator, read)
         callback_threads().watch([flight.rail], functools.partial(self._carried, flight.rail))
-        return flight.rail
 
     def _formed(self, seconds: float) -> LocalGroups:
         """The groups of torch's, which the first call makes: their forming may take seconds."""
@@ -243,26 +239,18 @@ class LocalSums:
                 raise _GivenUp
             pause = min(2 * pause, SELDOM_SECONDS)
 
-    # The second thread: ends.
-
-    def _await_all(self) -> None:
-        for flight in iter(self._to_await.get, None):
-            with contextlib.suppress(_GivenUp):
-                self._await(flight)
-                flight.handle.finish()
-                with self._lock:
-                    self._flying.remove(flight)
-            # A call that was given up keeps its memory, which streams may use.
-
-    def _await(self, flight: Flight) -> None:
+    def _end(self, flight: Flight) -> None:
         self._until(flight.begin.done)
         self._until(flight.check.done)
         deadline = time.monotonic() + (flight.call[6] or LISTENING_SECONDS)
         self._until(functools.partial(self._has_ended, flight, deadline))
         parts: list[Pending | StagedHandle] = [flight.check] if flight.rail is None else [flight.check, flight.rail]
         if any(part.error() is not None for part in parts):
-            # It is told to all calls elsewhere.
+            # It is told to all calls elsewhere. A call that is given up keeps its memory, which streams may use.
             self._until(lambda: False)
+        flight.handle.finish()
+        with self._lock:
+            self._flying.remove(flight)
 
     def _has_ended(self, flight: Flight, deadline: float) -> bool:
         end = flight.handle.end
@@ -279,8 +267,12 @@ class LocalSums:
 
     # Failures.
 
-    def _compared(self, check: Pending) -> None:
+    def _compared(self, check: Pending, called: str) -> None:
         error = check.error()
+        if isinstance(error, errors.MismatchError):
+            # The question knows the call by a number.
+            text, *values = error.args
+            error = errors.MismatchError(f"{text}; the call of this rank is {called}", *values)
         if error is not None:
             self._fail(error, is_known=True)
 
@@ -359,11 +351,10 @@ class LocalSums:
         if not self._broken.is_set():
             self._part()
         self._ended = True
-        self._to_queue.put(None)
+        self._first.put(None)
         owned: list[Any] = [self._on_rail] if self._on_rail is not None else []
         if not self._broken.is_set():
-            for thread in self._threads:
-                thread.join()
+            self._last.join()
             owned += [each for each in (*(self._groups or ()), self._rail, self._host) if each is not None]
         # What ranks disagree about is the whole group's to tell.
         print_errors(error for error in close_each(owned) if not isinstance(error, errors.HerringboneError))
@@ -381,8 +372,15 @@ class LocalSums:
 
     def abort(self) -> None:
         """End at once: running calls fail with ``ClosedError``, and on the other ranks with ``PeerLostError``."""
-        self._fail(errors.ClosedError("this rank has left the group"), is_known=True)
+        self._fail(errors.ClosedError("this rank has closed the communicator while the call was running"), is_known=True)
         self.close()
+
+
+def order_behind(handles: Iterable[StagedHandle | LocalHandle]) -> None:
+    """Have the current stream wait for other calls, whose errors are their own."""
+    for handle in handles:
+        with contextlib.suppress(errors.HerringboneError):
+            handle.order(None)
 
 
 class _GivenUp(Exception):

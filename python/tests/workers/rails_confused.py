@@ -1,6 +1,6 @@
 """The last rank makes another call than the others, while hosts add up first: every rank gets an error.
 
-Usage: rails_confused.py RANKS_PER_HOST WAY, which is "length", "op", or "leaves".
+Usage: rails_confused.py RANKS_PER_HOST WAY, which is "length", "op", "leaves" or "aborts".
 """
 
 from __future__ import annotations
@@ -29,12 +29,21 @@ def main(each: int, way: str) -> None:
         return
     length = 1003 if way == "length" and is_last else 1000
     op = dist.ReduceOp.MAX if way == "op" and is_last else dist.ReduceOp.SUM
-    work = dist.all_reduce(torch.ones(length), op, async_op=True)
-    expected = herringbone.PeerLostError if way == "leaves" else herringbone.MismatchError
-    while work.exception() is None:
-        time.sleep(0.01)
-    assert isinstance(work.exception(), expected), work.exception()
+    if way == "aborts" and is_last:
+        # So that its call is not over when it leaves.
+        accelerator.rest()
+    expected = herringbone.PeerLostError if way in ("leaves", "aborts") else herringbone.MismatchError
     try:
+        work = dist.all_reduce(torch.ones(length), op, async_op=True)
+        if way == "aborts" and is_last:
+            dist.group.WORLD.abort()
+            assert isinstance(work.exception(), herringbone.ClosedError), work.exception()
+            accelerator.end()
+            print("next call: there is no group", flush=True)
+            return
+        while work.exception() is None:
+            time.sleep(0.01)
+        assert isinstance(work.exception(), expected), work.exception()
         dist.all_reduce(torch.ones(3))
     except expected as error:
         print(f"next call: {error}", flush=True)

@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -168,11 +168,14 @@ class StandInLane:
     def point(self, tensor: torch.Tensor) -> StandInPoint:
         return StandInPoint(self._owner.native, self._owner.current)
 
-    def summing(self, after: StandInPoint) -> contextlib.AbstractContextManager[None]:
-        assert after.done(), "the host has not waited for the program's stream"
+    def summing(self, after: Sequence[StandInPoint]) -> contextlib.AbstractContextManager[None]:
+        assert all(point.done() for point in after), "the host has not waited for what comes before"
         return contextlib.nullcontext()
 
-    def giving(self) -> contextlib.AbstractContextManager[None]:
+    def summed(self) -> StandInPoint:
+        return self.end()
+
+    def giving(self, after: StandInPoint) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def end(self) -> StandInPoint:

@@ -204,6 +204,14 @@ pub(crate) const COMPRESSION: Setting = setting(
     "none",
     &[Reader::Torch],
 );
+pub(crate) const LOCAL_SUMS: Setting = setting(
+    "HERRINGBONE_LOCAL_SUMS",
+    "whether tensors of GPUs are summed on each host first, by a backend of torch, so that a host sends each value once; the same \
+     on all ranks",
+    "auto, off, nccl or gloo",
+    "auto: by NCCL if all hosts have the same number of ranks, and each rank its own GPU",
+    &[Reader::Torch],
+);
 pub(crate) const TRANSPORT: Setting = setting(
     "HERRINGBONE_TRANSPORT",
     "forces the transport between processes; with tcp a server of tables shares no memory with workers",
@@ -349,7 +357,7 @@ pub(crate) const METRICS_FILE: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 33] = [
+pub const ALL: [&Setting; 34] = [
     &REDUCERS,
     &TABLES,
     &TIMELINE,
@@ -365,6 +373,7 @@ pub const ALL: [&Setting; 33] = [
     &TRANSPORT,
     &REPLACE,
     &COMPRESSION,
+    &LOCAL_SUMS,
     &IFNAME,
     &NCCL_STREAMS,
     &STORE,
