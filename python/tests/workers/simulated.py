@@ -131,26 +131,28 @@ class StandIn:
 class LanedStandIn(StandIn):
     """One on which ranks of a host can add up first: by Gloo, which takes the CPU's tensors, so the host makes the steps."""
 
-    def __init__(self, seed: int, waits_for_values: bool = True, shared: bool = False) -> None:
-        """``shared``: all ranks have the same device."""
-        self._shared = shared
-        super().__init__(seed, waits_for_values)
+    def __init__(self, seed: int) -> None:
+        """Its streams wait for no values, as those of programs: steps and callbacks share one stream here, which would wait for both."""
+        super().__init__(seed, waits_for_values=False)
 
     def local_backend(self) -> str | None:
         return "gloo"
 
-    def identity(self, tensor: torch.Tensor) -> str:
-        return "the only one" if self._shared else super().identity(tensor)
-
     def lane(self, tensor: torch.Tensor) -> StandInLane | None:
         return StandInLane(self)
+
+
+BYTES = torch.zeros(1 << 15, dtype=torch.uint8)
+"""Each point has its own byte: memory that a tensor had before would seem to be written before that is over."""
+
+UNUSED = iter(BYTES.split(1))
 
 
 class StandInPoint:
     """A byte that a stream writes once it comes to it."""
 
     def __init__(self, native: Device, stream: int) -> None:
-        self._byte = torch.zeros(1, dtype=torch.uint8)
+        self._byte = next(UNUSED)
         native.fake_write(stream, (self._byte.data_ptr(), 1), self._byte, b"\x01")
 
     def done(self) -> bool:
