@@ -18,7 +18,16 @@ from .. import errors
 from .._herringbone import Completions, Device, Pending, StagedPending
 from .lanes import CudaLane, Lane
 
-__all__ = ["Accelerator", "DeviceHandle", "StagedHandle", "accelerator_of", "let_stand_in", "located", "one_accelerator", "tell_earlier"]
+__all__ = [
+    "Accelerator",
+    "DeviceHandle",
+    "StagedHandle",
+    "accelerator_of",
+    "let_stand_in",
+    "located",
+    "one_accelerator",
+    "tell_earlier",
+]
 
 
 class Accelerator(Protocol):
