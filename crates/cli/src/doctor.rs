@@ -30,18 +30,18 @@ const SENTENCE_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::
 /// seconds for answers.
 ///
 /// "wrong" means that a job fails here; "warning", that some jobs fail or are slow, and the sentence names them.
-/// Fixes follow the table as shell lines to paste. The last line says whether a job can start here: exit code 0 if it
-/// can, even with warnings, and 1 if it cannot.
+/// Fixes follow the table as shell lines to paste. The last line shows whether a job can start here: exit code 0 if
+/// it can, even with warnings, and 1 if it cannot.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DoctorOptions {
-    /// Python that runs your programs; it is wrong without herringbone [default: python3 on the path]
+    /// Python of your programs, which is "wrong" if it lacks herringbone [default: python3 on the path]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// Host of rank 0, which decides on the network interface [default: HERRINGBONE_STORE's]
     #[arg(long, value_name = "HOST")]
     rank0: Option<String>,
-    /// Print one JSON object per check: check, level (ok, warning or wrong), says, advice, command; the last is the
-    /// verdict: can_start, and how many are wrong or warnings
+    /// Print one JSON object per check: check, level (ok, warning or wrong), says, advice, command. The last one is
+    /// the verdict, with can_start and the numbers of wrong and warnings
     #[arg(long)]
     json: bool,
 }

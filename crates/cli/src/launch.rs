@@ -64,7 +64,7 @@ pub(crate) struct Options {
     /// them
     #[arg(long, value_name = "DIR", requires = "tables")]
     tables_data: Option<String>,
-    /// Starts of a rank without success or progress; 1: a rank that fails ends the job
+    /// How many starts of a rank without success or progress end the job; 1: the first failure ends it
     #[arg(long, value_name = "K", value_parser = whole(1..=u32::MAX), default_value_t = 1)]
     max_attempts: u32,
     /// Run a program that asks torch.distributed for this backend on Herringbone, without edits

@@ -87,8 +87,8 @@ struct TableArguments {
     /// Folder for snapshots of tables, which all servers see
     #[arg(long, value_name = "DIR", requires = "tables")]
     data: Option<PathBuf>,
-    /// All table servers, in the order of HERRINGBONE_TABLES: each keeps copies of others' ranges, and takes over if
-    /// a server is lost
+    /// All table servers, in the order of HERRINGBONE_TABLES: they keep copies of each other's ranges, and take over
+    /// if one is lost
     #[arg(long, value_name = "ADDR:PORT,...", requires = "tables", value_delimiter = ',', value_parser = parse_address)]
     servers: Vec<String>,
     /// Position of this server in --servers, from 0 [default: found by --listen]

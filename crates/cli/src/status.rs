@@ -27,7 +27,7 @@ const USUAL_PAUSE: &str = "2";
 /// servers it shows tables, memory, owners of ranges, slow workers and hot keys; without copies, pass all of them.
 ///
 /// The token comes from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN, else from a member that this user
-/// runs on this host. Rank 0 logs its address with HERRINGBONE_LOG=info; other ranks have it as
+/// runs on this host. Rank 0 logs its address with HERRINGBONE_LOG=info; each rank has its own in
 /// `communicator.address`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// Print one JSON object; with --watch one per line
     #[arg(long)]
     json: bool,
-    /// Repeat until Ctrl-C, every 2 seconds or SECONDS; a process that refuses ends it
+    /// Repeat until Ctrl-C, every 2 seconds or SECONDS, even if no process answers; a process that refuses ends it
     #[arg(
         long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = USUAL_PAUSE,
         value_parser = seconds

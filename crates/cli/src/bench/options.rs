@@ -69,7 +69,7 @@ pub(crate) struct BenchWays {
     /// Time 1, 50 and N all-reduces in a row, like a KVStore: one by one, and on a dependency engine
     #[arg(long, value_name = "N", value_parser = whole(1..=100_000), conflicts_with_all = ["collective", "root", "dtype", "op", "seconds", "rig", "mapped"])]
     pub(super) pushpull: Option<u32>,
-    /// Time a few sums, fit constants for `simulate` and for choices to them, and write them to FILE [default:
+    /// Time a few sums, fit the constants of `simulate` and of predicted choices, and write them to FILE [default:
     /// herringbone.calibration]. Starts from HERRINGBONE_CALIBRATION, if set
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "herringbone.calibration", conflicts_with_all = ["sizes", "collective", "dtype", "op", "root", "rig", "local", "mapped", "pushpull"])]
     pub(super) calibrate: Option<PathBuf>,

@@ -42,7 +42,7 @@ pub(super) struct Question {
     pub(super) call: CallOptions,
     #[command(flatten)]
     pub(super) machines: RigOptions,
-    /// Most messages to simulate one by one, of one rank if it stands for all; the rest is extrapolated. 0: no limit
+    /// Most messages to simulate one by one (of one rank, if it stands for all); more are extrapolated. 0: no limit
     #[arg(long, default_value_t = MOST_MESSAGES, value_name = "N", value_parser = whole_of_64_bits)]
     pub(super) most_messages: u64,
 }

@@ -27,8 +27,8 @@ use std::{collections::BTreeSet, path::PathBuf, str::FromStr};
 /// Predict the step time of a training on given machines
 ///
 /// A worker computes as its model's profile describes, with its own batch. Gradients go into buckets as in torch's
-/// DistributedDataParallel. Each bucket is summed, as simulated by herringbone simulate, as soon as its last gradient
-/// is ready.
+/// DistributedDataParallel. Each bucket is summed as soon as its last gradient is ready. The time of a sum is
+/// simulated as by herringbone simulate.
 ///
 /// The table shows the step time, the time that a worker waits for sums (exposed), and the scaling efficiency. That
 /// is the step time of one worker alone, divided by this step time.
