@@ -232,7 +232,11 @@ def mistakes():
     """Arguments that make no sense are named."""
     parameters = [torch.nn.Parameter(torch.zeros(3))]
     cases = [
-        (herringbone.ArgumentError, "share is 0; pass a fraction of the elements", lambda: ThresholdSGD(parameters, 0.1, share=0)),
+        (
+            herringbone.ArgumentError,
+            "share is 0; pass a fraction of the elements",
+            lambda: ThresholdSGD(parameters, 0.1, share=0),
+        ),
         (herringbone.ArgumentError, "momentum is 1", lambda: ThresholdSGD(parameters, 0.1, momentum=1)),
         (herringbone.ArgumentError, "threshold is -1", lambda: ThresholdSGD(parameters, 0.1, threshold=-1)),
         (herringbone.ArgumentError, "masking is 'yes'", lambda: ThresholdSGD(parameters, 0.1, masking="yes")),
