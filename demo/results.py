@@ -115,5 +115,5 @@ def facts(settings):
     if len(theirs) > 1:
         apart, _ = difference(*theirs)
         alike = f"other bits: they differ by up to {apart:.1e}" if apart else "the same bits"
-        said.append(f"Gloo's result over links, where DDP uses larger buckets: {alike}.")
+        said.append(f"Over links, where DDP uses larger buckets, Gloo's result has {alike}.")
     return said, agree and len(digests) == 1

@@ -133,7 +133,7 @@ def test_a_machine_without_namespaces_is_told_why(demo, monkeypatch, tmp_path, c
     monkeypatch.setattr(demo.run, "inside", lambda *_: "inside")
     settings, left_out = demo.run.both(options, tmp_path)
     assert settings == ["inside"]
-    assert left_out == "The part over links is left out, because there is no program unshare (package util-linux)."
+    assert left_out == "The part over links is left out, because the program unshare is missing (package util-linux)."
     assert capsys.readouterr().err == left_out + "\n"
 
 
@@ -178,7 +178,7 @@ def test_the_table_has_medians_and_speeds_beside_gloo(demo, tmp_path):
     assert max(map(len, [head, *lines])) <= 80
     said, agree = demo.results.facts(settings)
     assert agree and said[0].startswith("Herringbone: the same bits in all 6 copies of 10 parameters after 6 steps")
-    assert said[2].endswith("to the same bits.")
+    assert said[2].endswith("has the same bits.")
     drawn = demo.picture.picture(settings, said, None, MACHINE)
     picture_rules.check(drawn)
     assert "1.25 × Gloo" in "".join(xml.fromstring(drawn).itertext())
