@@ -134,14 +134,11 @@ class ParameterServer:
         ``"adam"``, ``"adamw"``, ``"adamw-mxnet"``, ``"lamb"``, ``"ftrl"`` or ``"signum"``, with its ``numbers``, such as
         ``{"learning_rate": 0.1, "momentum": 0.9}``.
 
-        ``consistency`` decides which pushes a pull sees:
-
-        * ``"async"``: all pushes that have arrived.
-        * ``"sync"``: all pushes of the steps that this worker has ended, and none of later steps. The pushes of a step are
-          summed with the bits of an all-reduce.
-        * a number N: at least the pushes of all these steps except the last N.
-        * ``"first:4"``: all pushes that have arrived. Steps take effect four at a time, from whichever workers end them first,
-          and their pushes are summed.
+                ``consistency`` decides which pushes a pull sees. ``"async"``: all that have arrived. ``"sync"``: all of the
+                steps that this
+        worker has ended, and none of later steps; each step is summed with the bits of an all-reduce. A number N: at least the
+        pushes of all these steps except the last N. ``"first:4"``: all that have arrived; steps take effect four at a time,
+        from whichever workers end them first, and their pushes are summed.
 
         With ``restore``, a missing table is made from the newest snapshot in its servers' ``--data``, if there is one, with
         optimizer and steps: see :meth:`Table.snapshot`. Another number of servers can have written the snapshot.
