@@ -270,13 +270,18 @@ def header(text):
 
 
 SECTION = re.compile(r" *(?:Args|Returns|Raises|Yields|Attributes|Note|Notes|Example|Examples):$")
+RULED = re.compile(r"^ *=+(?: +=+)+\n(?:.*\S.*\n)*? *=+(?: +=+)+\n(?:.*\S.*\n)*? *=+(?: +=+)+$", re.MULTILINE)
+"""A table between lines of equals signs."""
 ENTRY = re.compile(r" *(?:\*+\w+|[\w.`]+(?: \([^)]*\))?): ")
 
 
 def docstring(text, first, indented_code=False):
-    """Line and text of each paragraph of a docstring; code after `::`, or with `indented_code` all that is indented, is left out."""
+    """Line and text of each paragraph of a docstring.
+
+    Code after `::`, tables of reStructuredText, and with `indented_code` all that is indented are left out.
+    """
     open_line, lines, code = first, [], None
-    for number, line in enumerate([*text.split("\n"), ""], first):
+    for number, line in enumerate([*RULED.sub(lambda table: "\n" * table[0].count("\n"), text).split("\n"), ""], first):
         indent = len(line) - len(line.lstrip())
         if code is not None and (not line.strip() or indent > code):
             continue

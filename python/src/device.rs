@@ -220,8 +220,8 @@ pub(crate) struct PyStagedPending {
 
 #[pymethods]
 impl PyStagedPending {
-    /// Have the stream wait for the result, which blocks the program's thread only where streams cannot wait for values: then until
-    /// the last copy is queued, for at most `timeout` seconds; false if it is not by then.
+    /// Have the stream wait for the result. If streams cannot wait for values, this blocks the program's thread until the last copy is
+    /// queued, for at most `timeout` seconds; false if it is not by then.
     #[pyo3(signature = (stream, timeout=None))]
     fn wait_on_stream(&self, py: Python<'_>, stream: usize, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = waiting::duration(timeout)?;

@@ -84,7 +84,7 @@ pub enum StagingAction {
         slice: SliceId,
         /// The slot that it lies in.
         slot: Option<usize>,
-        /// The copy's number among those of the line.
+        /// The number of the copy in its line.
         ticket: u64,
     },
     /// Write the value for which streams wait.
@@ -179,7 +179,7 @@ pub struct StagingMachine {
 }
 
 impl StagingMachine {
-    /// A line with so many slots, from 1.
+    /// A line with this number of slots, from 1.
     pub fn new(slots: usize) -> Self {
         Self::with_rules(slots, StagingRules::ALL)
     }
@@ -293,7 +293,7 @@ impl StagingMachine {
         self.advance();
     }
 
-    /// The operation has failed. Its value is signalled, and what is left of it starts without memory.
+    /// Fails the operation: its value is signalled, and its remaining slices start without memory.
     pub fn fail(&mut self, number: u64) {
         let Some(operation) = self.operations.get_mut(&number) else { return };
         if operation.failed {

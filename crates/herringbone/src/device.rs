@@ -1,7 +1,7 @@
 //! Collectives on an accelerator's memory: staged in registered memory of the host, slice by slice, beside the program's streams.
 //!
 //! A [`DeviceGroup`] takes calls of one group for one device. A call records an event behind what the program has queued on its
-//! stream, and returns. A thread of the group then does what [`core::staging`](crate::core::staging) decides: it queues copies on two
+//! stream, and returns. A thread of the group then carries out what [`core::staging`](crate::core::staging) decides. It queues copies on two
 //! streams of its own, starts the engine's operation once a slice is on the host, and queues the copies back. It sleeps between looks
 //! at its events, and never waits for the device as a whole.
 //!
@@ -56,7 +56,7 @@ impl DeviceGroup {
         Self::with_slices(communicator, accelerator, SLICE)
     }
 
-    /// The same, with slices of so many bytes: a multiple of 16, the same on all ranks.
+    /// The same, with slices of this length in bytes: a multiple of 16, the same on all ranks.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -95,7 +95,7 @@ impl DeviceGroup {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) while the stream is captured for a graph: the call is not made.
-    /// Those of [`Communicator::submit`] come with the operation.
+    /// The operation has the errors of [`Communicator::submit`].
     pub fn submit(
         &self,
         call: StagedCall,
@@ -137,7 +137,7 @@ impl DeviceGroup {
         lock(&self.shared.lines).values().flat_map(|parts| [parts.outward, parts.inward]).collect()
     }
 
-    /// Ends the thread once its operations are over, at the latest after the group's timeout: those that are not have failed then.
+    /// Ends the thread once its operations are over, at the latest after the group's timeout, when the remaining ones fail.
     pub fn close(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.shared.communicator.parts().0.is_forked() {

@@ -132,11 +132,11 @@ impl Drop for Registration {
 }
 
 impl Cuda {
-    /// The device of this number, as the runtime library counts. If `waits_for_values`, its streams wait for values where the driver
+    /// The device with this number in the runtime library. If `waits_for_values`, its streams wait for values where the driver
     /// can do that.
     ///
     /// A stream that waits for a value waits for copies that are not queued yet. A call of the driver that waits for the device,
-    /// such as one that frees memory or loads a kernel, holds a lock that queueing them needs: then nothing goes on.
+    /// such as one that frees memory or loads a kernel, holds a lock that queueing needs: a deadlock.
     ///
     /// # Errors
     /// There is no driver, or no such device.

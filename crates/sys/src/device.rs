@@ -138,7 +138,7 @@ enum StreamHandle {
 }
 
 impl DeviceStream {
-    /// A stream by its number among those that the accelerator has made. One that it has not made is refused.
+    /// A stream of the accelerator's own, by its number. An unknown number is refused.
     pub fn own(number: usize) -> Self {
         Self(StreamHandle::Own(number))
     }
@@ -168,7 +168,7 @@ impl DeviceStream {
     }
 }
 
-/// An event by its number among those that the accelerator has made and that were not released.
+/// An event of the accelerator that was not released, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceEvent(pub usize);
 
@@ -183,7 +183,7 @@ pub struct DeviceWord {
 
 /// The words that an accelerator lends.
 ///
-/// A word goes to its next user with the next value. So a stream that comes late to its wait for an earlier value goes on.
+/// A word goes to its next user with the next value. So a stream that waits late for an earlier value continues.
 #[derive(Debug)]
 pub struct DeviceWords {
     free: Vec<DeviceWord>,

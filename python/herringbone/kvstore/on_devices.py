@@ -1,6 +1,6 @@
 """Values in the memory of accelerators: their sums over trees of devices, and results on their way to all of them.
 
-The plans are those of :mod:`.tree_plan`. The store's side streams begin after what the program has queued on its current streams. These
+The plans come from :mod:`.tree_plan`. The store's side streams begin after what the program has queued on its current streams. These
 wait until the program's values have been read, and its results written. So a call can return before the devices have done anything.
 """
 
@@ -33,7 +33,7 @@ class OnDevice:
     def __init__(self, call: str, tensor: Any, streams: Streams) -> None:
         """
         Raises:
-            UnsupportedError: its values are not those of its memory, or of a type that numpy has not; or its stream is captured.
+            UnsupportedError: its values differ from its memory, numpy lacks its type, or its stream is captured.
         """
         self.device = streams.device_of(tensor)
         problem = unlike_its_memory(tensor) or streams.refusal(self.device)
@@ -84,7 +84,7 @@ def _numpy_type(call: str, dtype: Any) -> Any:
 
 
 class DeviceTrees:
-    """Which trees lists of values go along: those of a topology's links if it has the list's devices, else those of the driver's."""
+    """The trees for lists of values: over a topology's links if it has the list's devices, else over the driver's links."""
 
     def __init__(self, of_topology: Callable[[], Trees | None], bound: int = TREE_BOUND) -> None:
         """

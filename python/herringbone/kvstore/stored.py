@@ -33,7 +33,7 @@ class Stored:
         return self.value if self.held is None else self.held
 
     def settled(self) -> Any:
-        """The value in the host's memory. Whoever calls it may write the value, or it has been waited for."""
+        """The value in the host's memory. The caller is allowed to write the value, or has waited for it."""
         if self.held is not None:
             self.value[...] = self.held.toarray()
             self.held = None

@@ -26,7 +26,7 @@ class Streams(Protocol):
         """The device that has a tensor's memory; ``None`` if it is none of this library's."""
 
     def links(self, devices: int) -> list[list[int]]:
-        """For each pair of the first so many devices 2 if they reach each other's memory directly, else 1; 0 for a device itself."""
+        """For each pair of the first ``count`` devices: 2 if they reach each other's memory directly, else 1; 0 for a device itself."""
 
     def position(self, device: Any) -> int:
         """Which node of a topology a device is."""

@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class SideStream:
-    """A stream of a device that is none of the program's. Its steps run one after the other; those of several wait as they say."""
+    """A stream of a device, not of the program. Its steps run one after the other; steps of different streams wait as they state."""
 
     device: int
     part: int

@@ -46,7 +46,7 @@ class Accelerator(Protocol):
         """Tell the owner of the tensors' memory that these streams use it from now on."""
 
     def reach(self, pending: StagedPending) -> None:
-        """Return once what torch does next comes behind the result, of which the current stream was told."""
+        """Return when torch's next operations come behind the result for which the current stream waits."""
 
     def is_capturing(self, tensor: torch.Tensor) -> bool:
         """Whether the program's current stream on the tensor's device is captured for a graph."""
@@ -142,7 +142,7 @@ def accelerator_of(tensor: torch.Tensor) -> Accelerator | None:
 
 
 def located(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the device of ``tensor``, also where this stands for one without memory (``tensors.Lacking``)."""
+    """A tensor on the device of ``tensor``, even if this replaces one without memory (``tensors.Lacking``)."""
     place: torch.Tensor = getattr(tensor, "beside", tensor) if tensor.is_meta else tensor
     return place
 
@@ -162,7 +162,7 @@ def one_accelerator(name: str, read: torch.Tensor | None, write: torch.Tensor | 
 
 
 class DeviceHandle(Protocol):
-    """A running operation on an accelerator's memory, as works know those of the host's."""
+    """A running operation on an accelerator's memory, in the form of an operation on the host's."""
 
     def order(self, timeout: float | None) -> bool:
         """Have the current stream wait for the result. With a timeout the host waits for it first: false if it is not there by then.
@@ -191,7 +191,7 @@ class DeviceHandle(Protocol):
 
 
 class StagedHandle:
-    """A running operation on an accelerator's memory, as works know those of the host's."""
+    """A running operation on an accelerator's memory, in the form of an operation on the host's."""
 
     __slots__ = ("_accelerator", "_pending", "_tensor")
 

@@ -1,7 +1,7 @@
 """Streams of a group's own on an accelerator, for steps that a backend of torch's makes there, and points in them.
 
-A *point* is the end of what a stream has been given so far. The steps of a call run on two streams, one for those before the
-network and one for those after it, so a call's first steps do not wait for the last ones of the call before.
+A *point* is the end of what a stream has been given so far. The steps of a call run on two streams: one before the
+network and one after it. So a call's first steps do not wait for the last steps of an earlier call.
 """
 
 from __future__ import annotations

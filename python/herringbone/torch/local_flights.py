@@ -70,7 +70,7 @@ class Stage:
         self._thread.start()
 
     def put(self, flight: Flight | None) -> None:
-        """Give it a call; after ``None`` it and those that follow end."""
+        """Give it a call; after ``None`` this stage and the next ones end."""
         self._queue.put(flight)
 
     def join(self) -> None:

@@ -59,7 +59,7 @@ def decided(
         return "there is one rank"
     backend, why = wanted(setting, accelerator.local_backend())
     if is_formed_anew:
-        backend, why = "", "the group was formed anew"
+        backend, why = "", "the group was re-formed"
     lane = accelerator.lane(tensor) if backend else None
     if backend and lane is None:
         backend, why = "", "the device has no streams of torch's"

@@ -33,7 +33,7 @@ WITHOUT_END = timedelta(days=365)
 class LocalGroup:
     """The ranks of a host in a group of torch's. One thread makes the calls, on its current stream.
 
-    Calls of NCCL return once they are queued there, and those of Gloo once they are done.
+    NCCL's calls return once they are queued there, Gloo's once they are done.
     """
 
     def __init__(self, backend: str, store: Store, rank: int, size: int, seconds: float, until: Until) -> None:

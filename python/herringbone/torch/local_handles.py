@@ -39,7 +39,7 @@ class LocalHandle:
         self._queued.set()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """It is over, well or not; only the first time counts."""
+        """End the call, with an error or without; later calls of this do nothing."""
         with self._lock:
             if self._over.is_set():
                 return

@@ -1,4 +1,4 @@
-"""The steps of a collective whose ranks add up on their hosts first: those before the network, what goes over a rail, and those after.
+"""The steps of a collective whose ranks sum on their hosts first: before the network, over a rail, and after it.
 
 Bytes that a rank sends between hosts, where ``K`` is the buffer, ``L`` the ranks of a host and ``H`` the hosts:
 
@@ -109,7 +109,7 @@ class LocalSteps:
         raise NotImplementedError
 
     def room(self, length: int) -> torch.Tensor:
-        """Memory for so many elements."""
+        """Memory for ``length`` elements."""
         tensor = self.call.read.new_empty(length)
         self._kept.append(tensor)
         return tensor

@@ -4,8 +4,8 @@ Three threads of the group serve its calls, each all of them in their order. The
 waits for the rail and makes the steps after it, and the third sees when they are done. So the first steps of a call do not wait for
 the call before. Meanwhile the whole group is asked whether all ranks make the same call, as every call of the engine is compared.
 
-**No stream waits without end.** If a step or a rail fails, or a rank of the host dies, the rank gives up all that it has in common
-with others: the groups of torch's, its rail, and the engine's group of the host's ranks. So the ranks of its rail and of its host
+**No stream waits without end.** If a step or a rail fails, or a rank of the host dies, the rank leaves all that it shares with
+others: torch's groups, its rail, and the engine's group of the host. So the ranks of its rail and of its host
 fail, too, and all ranks learn of it. Each rank of a host listens to the others: a rank that leaves sends them a last message before.
 """
 

@@ -144,7 +144,7 @@ def places_among(reports: Sequence[LocalReport], rank: int) -> LocalPlace | str:
 
 
 class LocalCut(NamedTuple):
-    """How elements are cut among the ranks of a host: first equal parts of the whole, and then those of what is left, padded."""
+    """The cut of elements among the ranks of a host: equal parts of the head, and padded parts of the rest."""
 
     head: int
     """How many elements are in parts without padding."""
@@ -165,7 +165,7 @@ class LocalCut(NamedTuple):
 
 
 def cut_for(count: int, ranks: int, element_bytes: int) -> LocalCut:
-    """The cut of ``count`` elements of so many bytes among the ranks of a host.
+    """The cut of ``count`` elements of ``element_bytes`` each among the ranks of a host.
 
     Parts of the head begin at multiples of :data:`ALIGNED_BYTES`, so the tail has fewer than that many bytes for each rank.
     """

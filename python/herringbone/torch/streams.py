@@ -1,8 +1,8 @@
-"""The streams on which callbacks compute: those that were current where the program gave them.
+"""The streams on which callbacks compute: the current streams when the program passed them.
 
 A callback runs on a thread of Herringbone's, whose current stream is the device's default one. What it queues there would have no order
-with a program that computes on another stream. On the program's own stream it is behind what the program has queued before, and what
-the program queues later is behind it: the future is complete once the callback has returned.
+with a program that computes on another stream. On the program's own stream it follows earlier work of the program, and later work
+follows it, because the future is complete when the callback returns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 //! An accelerator for tests: the test says when its streams move, and it finds missing waits itself.
 //!
 //! Its memory is memory of the host ([`DeviceMemory::of_host`]). A stream is a queue. [`step`](FakeAccelerator::step) runs the first entry
-//! of one stream that can go on, and nothing else runs anything. Each access to memory is checked against all others
+//! of one stream that is ready, and nothing else runs anything. Each access to memory is checked against all others
 //! ([`hazards`](FakeAccelerator::hazards)).
 
 mod order;
@@ -171,7 +171,7 @@ impl FakeAccelerator {
         Ok(returned)
     }
 
-    /// Lets one stream go on by one entry: of those that can, the one that `pick` says, counted round. Returns whether any could.
+    /// Runs one entry of a ready stream: the one at index `pick`, modulo their number. Returns whether a stream was ready.
     pub fn step(&self, pick: u64) -> bool {
         let mut state = lock(&self.state);
         let ready: Vec<usize> = (0..state.streams.len()).filter(|stream| state.is_ready(*stream)).collect();
@@ -183,7 +183,7 @@ impl FakeAccelerator {
         true
     }
 
-    /// Lets one stream go on by one entry, if it can.
+    /// Runs one entry of this stream, if it is ready.
     pub fn step_stream(&self, stream: &DeviceStream) -> bool {
         let mut state = lock(&self.state);
         let number =
@@ -191,18 +191,18 @@ impl FakeAccelerator {
         number.map(|number| state.run_first(number)).is_some()
     }
 
-    /// Lets all streams go on until none can.
+    /// Runs streams until none is ready.
     pub fn run(&self) {
         while self.step(0) {}
     }
 
-    /// Lets these streams do nothing until the next call of this, and all others go on.
+    /// Stops these streams until the next call of this function; all others can run.
     pub fn rest(&self, streams: &[DeviceStream]) {
         lock(&self.state).resting = streams.to_vec();
     }
 
-    /// Waits until no stream has anything to do. Meanwhile every call on the accelerator waits, as it does for a driver whose calls
-    /// take a lock: CUDA's holds one while it frees memory, loads a kernel or copies to memory that is not registered.
+    /// Waits until no stream has anything to do. Meanwhile every call on the accelerator waits, because
+    /// drivers hold a lock: CUDA's does while it frees memory, loads a kernel or copies to unregistered memory.
     pub fn synchronize(&self) {
         let _held = lock(&self.context);
         while self.is_busy() {

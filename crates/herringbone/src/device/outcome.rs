@@ -1,4 +1,4 @@
-//! The end of a staged operation, shared by the thread that stages and those that wait.
+//! The end of a staged operation, shared by the staging thread and the waiting threads.
 
 use crate::{
     Error, Result,
@@ -135,7 +135,7 @@ impl StagedPending {
     /// Has the stream wait for the result: what is queued on it from now on sees that.
     ///
     /// The host does not wait if streams can wait for values. Else it waits until the last copy is queued, for at most `limit`, and
-    /// this returns `None` if it is not by then. If the operation fails later, the stream goes on, the result is undefined, and the
+    /// this returns `None` if it is not by then. If the operation fails later, the stream continues, the result is undefined, and the
     /// error comes with [`result`](Self::result) and with the group's [next call](Self::earlier_failure).
     pub fn wait_on_stream(&self, stream: &DeviceStream, limit: Duration) -> Option<Result<()>> {
         let deadline = Instant::now().checked_add(limit);

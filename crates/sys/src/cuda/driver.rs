@@ -1,6 +1,6 @@
 //! The functions of CUDA's driver, found when the program runs: nothing is linked, so a machine without a driver runs the rest.
 //!
-//! Signatures and numbers are those of `cuda.h` of CUDA 13.2 (`CUDA_VERSION` 13020), by the names that its macros stand for.
+//! Signatures and numbers come from `cuda.h` of CUDA 13.2 (`CUDA_VERSION` 13020), under the names that its macros expand to.
 
 use crate::device::AcceleratorError;
 use libc::{c_char, c_int, c_uint, c_void};

@@ -1,4 +1,4 @@
-//! Who knows of which access to memory: two accesses to the same bytes, one of which writes, need an order.
+//! Knowledge of accesses to memory: two accesses to the same bytes need an order if one of them writes.
 //!
 //! Every stream, and every thread of the host, has a clock of what it knows of all others (vector clocks: Fidge and Mattern, 1988). An
 //! event carries its stream's clock, and so does a value. An access that does not know of an earlier one, which it meets, is a
