@@ -213,7 +213,7 @@ impl Advice {
     fn sentences(&self) -> Vec<String> {
         let fastest = self.fastest();
         let mut lines = vec![format!(
-            "fastest: {} reducers, a step of {:.1} ms; above {} more do not help, because together reducers then have the workers' rate",
+            "fastest: {} reducers, a step of {:.1} ms; more than {} do not help, because together they then have the workers' rate",
             fastest.reducers,
             1e3 * fastest.step,
             self.job.enough()
@@ -302,7 +302,7 @@ mod tests {
     fn the_article_gets_its_25_reducers() {
         let text = advised(&["--price-worker", "30", "--price-reducer", "0.6"]);
         assert!(text.contains("fastest: 25 reducers"), "{text}");
-        assert!(text.contains("above 25 more do not help"), "{text}");
+        assert!(text.contains("more than 25 do not help"), "{text}");
         assert!(text.contains("break-even: with up to "), "{text}");
     }
 

@@ -171,10 +171,10 @@ fn changes(request: &Request<'_>, guidance: &Guidance, sizing: Sizing) -> Vec<St
     let down = std::iter::successors(Some(class_of(request.bytes)), |bytes| Some(bytes / 2)).skip(1).take(24);
     let at = |bytes: u64| Some((bytes, differs(&Request { bytes, ..*request })?));
     if let Some((bytes, other)) = up.clone().find_map(at) {
-        found.push(format!("at {}: {other}", HumanBytes(bytes)));
+        found.push(format!("at {} the choice would be {other}", HumanBytes(bytes)));
     }
     if let Some((bytes, other)) = down.take_while(|bytes| *bytes > 0).find_map(at) {
-        found.push(format!("at {}: {other}", HumanBytes(bytes)));
+        found.push(format!("at {} the choice would be {other}", HumanBytes(bytes)));
     }
     let Some(known) = guidance.calibration else { return found };
     for (word, port) in [("half", known.port / 2), ("twice", known.port.saturating_mul(2))] {
@@ -183,7 +183,7 @@ fn changes(request: &Request<'_>, guidance: &Guidance, sizing: Sizing) -> Vec<St
         let known = Calibration { port, reducer_port, ..known };
         let guidance = &Guidance { calibration: Some(known), ..guidance.clone() };
         if let Some(other) = chosen(request, guidance).filter(|other| *other != now) {
-            found.push(format!("with {word} the rate of the ports: {other}"));
+            found.push(format!("with {word} the rate of the ports the choice would be {other}"));
         }
     }
     found
