@@ -112,7 +112,7 @@ def main() -> None:
         return
     if options.source:
         record = json.loads(options.source.read_text())
-        print(page.table(faults, record["injections"]))
+        print(page.tables(faults, record["injections"]))
         write(options, record)
         return
     if not faults:
@@ -140,7 +140,7 @@ def main() -> None:
         "injections": found,
     }
     if not options.json:
-        print(page.table(faults, found))
+        print(page.tables(faults, found))
     if not options.select:
         write(options, record)
     print(f"{len(found)} jobs, {failures} not as promised; what they said is in {LOG.relative_to(ROOT)}", file=sys.stderr)

@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn what_would_change_nothing_is_refused() {
         for (args, said) in [
-            (&["--ranks", "4", "--per-host", "8"][..], "--per-host 8 is more than there are ranks, 4"),
+            (&["--ranks", "4", "--per-host", "8"][..], "--per-host 8 is more than the 4 ranks"),
             (
                 &["--ranks", "4", "--round-trip-us", "9"],
                 "--round-trip-us has no effect if all ranks share a host",

@@ -67,10 +67,7 @@ fn what_does_not_fit_is_refused() {
         ("--algorithm radix --ranks 4 --fold-order sites", "needs the site of each of 4 ranks"),
         ("--algorithm sites(radix,radix,3x2) --ranks 5", "sites of 6 ranks in all need a group of as many"),
         ("--algorithm ring --ranks 4 --collective broadcast", "ring has no broadcast: use tree"),
-        (
-            "--algorithm hierarchical(radix,doubling) --ranks 8 --per-host 3",
-            "a whole node of the canonical tree",
-        ),
+        ("--algorithm hierarchical(radix,doubling) --ranks 8 --per-host 3", "one node of the canonical tree"),
     ] {
         let failure = shown(args).unwrap_err();
         assert!(failure.to_string().contains(said), "{failure}");
