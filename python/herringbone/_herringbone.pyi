@@ -403,13 +403,11 @@ class Restarter:
     def decide(self, rank: int, status: int) -> tuple[int, float] | None:
         """Decide about a rank whose process has ended. ``status`` is its exit status, or minus the signal that ended it.
 
-        Returns:
-            The number of its next start, and the pause before it in seconds; ``None`` if it is not restarted.
+        Returns the number of its next start and the pause before it in seconds; ``None`` if it is not restarted.
         """
 
     def waits_in_vain(self) -> tuple[int, str] | None:
-        """A restarted rank that waits in vain, because all others have left, and how it failed. Ask this after a rank has
-        succeeded."""
+        """A restarted rank that waits in vain, because all others left, and how it failed. Ask after a rank has succeeded."""
 
     def failure(self, rank: int) -> str:
         """How a rank has failed, and what to do about it."""
@@ -539,8 +537,7 @@ class OnComplete:
         """End it as failed."""
 
     def release(self, variable: Variable) -> None:
-        """Free ``variable`` for later operations before the end, as it is now; if this operation fails later, it is not
-        spoiled."""
+        """Free ``variable`` for later operations before the end; if this operation fails later, it is not spoiled."""
 
     def follow(self, pending: Pending) -> None:
         """End it when a running collective ends, with the same outcome."""

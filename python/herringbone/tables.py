@@ -125,8 +125,7 @@ class ParameterServer:
         """Open the table ``name``, which is made if it does not exist. All workers pass the same arguments.
 
         It has keys from 0 to ``rows - 1``, each with a row of ``width`` elements of ``dtype``: ``float32``, ``float64`` or
-        ``bfloat16``. The rows of a ``sparse`` table take up memory only after the first push. ``initializer`` sets a row's
-        first
+        ``bfloat16``. The rows of a ``sparse`` table take up memory only after the first push. ``initializer`` sets a row's first
         values: ``"zeros"``; ``"normal"``, around 0 with a standard ``deviation``, by ``seed`` and key; or, in a sparse table,
         ``None``: the row does not exist.
 
@@ -134,10 +133,9 @@ class ParameterServer:
         ``"adam"``, ``"adamw"``, ``"adamw-mxnet"``, ``"lamb"``, ``"ftrl"`` or ``"signum"``, with its ``numbers``, such as
         ``{"learning_rate": 0.1, "momentum": 0.9}``.
 
-                ``consistency`` decides which pushes a pull sees. ``"async"``: all that have arrived. ``"sync"``: all of the
-                steps that this
-        worker has ended, and none of later steps; each step is summed with the bits of an all-reduce. A number N: at least the
-        pushes of all these steps except the last N. ``"first:4"``: all that have arrived; steps take effect four at a time,
+        ``consistency`` decides which pushes a pull sees. ``"async"``: all that have arrived. ``"sync"``: all of the steps that
+        this worker has ended, and none of later steps; each step is summed with the bits of an all-reduce. A number N: at least
+        the pushes of all these steps except the last N. ``"first:4"``: all that have arrived; steps take effect four at a time,
         from whichever workers end them first, and their pushes are summed.
 
         With ``restore``, a missing table is made from the newest snapshot in its servers' ``--data``, if there is one, with

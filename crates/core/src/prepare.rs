@@ -374,7 +374,7 @@ mod tests {
         let most = u16::MAX;
         let refused = |tried: Result<Prepared, VerifyError>| {
             let error = tried.unwrap_err().to_string();
-            String::from(error.split_once(';').expect("what to do").0)
+            String::from(error.split_once(". Take").expect("what to do").0)
         };
         let too_many = |what: &str| {
             format!(

@@ -132,7 +132,7 @@ fn many_ranks_that_are_not_alike_are_refused_with_what_to_do() {
     let (schedule, group) = case.schedule().unwrap();
     let refused = verify(schedule, collective, &group).unwrap_err();
     assert_eq!(refused, VerifyError::TooLarge { what: "places".into() });
-    assert!(refused.to_string().contains("take fewer ranks"), "{refused}");
+    assert!(refused.to_string().contains("Take fewer ranks"), "{refused}");
 }
 
 /// Nothing is proven of a schedule that shifts take to another one, or that promises something to one rank.

@@ -58,8 +58,8 @@ CAPTURING = (
     "a graph is captured on this stream, and the host takes part in each call of Herringbone; call it outside of the capture"
 )
 
-FAREWELL_BYTES = 8
-FAREWELL_TAG = 0
+LEAVING_BYTES = 8
+LEAVING_TAG = 0
 
 logger = logging.getLogger("herringbone")
 
@@ -101,7 +101,7 @@ class LocalSums:
         self._plain: dict[int, Beside] = {}
         self._error: BaseException | None = None
         self._broken, self._settled, self._ended = threading.Event(), threading.Event(), False
-        self._farewells = self._listen()
+        self._last_messages = self._listen()
         self._last = Stage(functools.partial(self._guarded, self._end), None)
         giving = Stage(functools.partial(self._guarded, self._give), self._last)
         self._first = Stage(functools.partial(self._guarded, self._sum), giving)
@@ -286,15 +286,15 @@ class LocalSums:
         pending = []
         for other in range(self._host.size):
             if other != self._host.rank:
-                room = torch.empty(FAREWELL_BYTES, dtype=torch.uint8)
-                message = ("u8", FAREWELL_BYTES, FAREWELL_TAG, span(room), room, LISTENING_SECONDS)
-                farewell = self._host.receive(other, message)
-                callback_threads().watch([farewell], functools.partial(self._parted, farewell))
-                pending.append(farewell)
+                room = torch.empty(LEAVING_BYTES, dtype=torch.uint8)
+                message = ("u8", LEAVING_BYTES, LEAVING_TAG, span(room), room, LISTENING_SECONDS)
+                last_message = self._host.receive(other, message)
+                callback_threads().watch([last_message], functools.partial(self._parted, last_message))
+                pending.append(last_message)
         return pending
 
-    def _parted(self, farewell: Pending) -> None:
-        error = farewell.error()
+    def _parted(self, last_message: Pending) -> None:
+        error = last_message.error()
         if error is not None and not self._ended:
             self._fail(error)
 
@@ -361,13 +361,13 @@ class LocalSums:
 
     def _part(self) -> None:
         """Send the other ranks of the host the last message, and wait a moment for theirs."""
-        bytes = torch.zeros(FAREWELL_BYTES, dtype=torch.uint8)
-        message = ("u8", FAREWELL_BYTES, FAREWELL_TAG, span(bytes), bytes, LEAVING_SECONDS)
+        bytes = torch.zeros(LEAVING_BYTES, dtype=torch.uint8)
+        message = ("u8", LEAVING_BYTES, LEAVING_TAG, span(bytes), bytes, LEAVING_SECONDS)
         deadline = time.monotonic() + LEAVING_SECONDS
         others = [other for other in range(self._host.size) if other != self._host.rank]
         with contextlib.suppress(errors.HerringboneError):
             sent = [self._host.send(other, message) for other in others]
-            for pending in (*sent, *self._farewells):
+            for pending in (*sent, *self._last_messages):
                 pending.wait(max(0.0, deadline - time.monotonic()))
 
     def abort(self) -> None:

@@ -39,7 +39,7 @@ def lacking() -> Iterator[None]:
         torch.empty = empty
 
 
-def check_told(call: Callable[[], object], is_silent: bool = False) -> None:
+def check_known(call: Callable[[], object], is_silent: bool = False) -> None:
     """All ranks get an error of the call; it may be ``is_silent`` on one that needs nothing of rank 1."""
     with lacking():
         try:
@@ -62,21 +62,21 @@ def columns(length: int) -> torch.Tensor:
 @case
 def sums() -> None:
     for length in LENGTHS:
-        check_told(lambda length=length: dist.all_reduce(columns(length)))
-        check_told(lambda length=length: dist.reduce(columns(length), 0))
+        check_known(lambda length=length: dist.all_reduce(columns(length)))
+        check_known(lambda length=length: dist.reduce(columns(length), 0))
 
 
 @case
 def broadcasts() -> None:
-    check_told(lambda: dist.broadcast(columns(40), 0), rank() == 0)
-    check_told(lambda: dist.broadcast(columns(40), 1))
+    check_known(lambda: dist.broadcast(columns(40), 0), rank() == 0)
+    check_known(lambda: dist.broadcast(columns(40), 1))
 
 
 @case
 def parts() -> None:
     whole = torch.zeros(2 * size(), 40)
-    check_told(lambda: dist.all_gather_into_tensor(whole, columns(40)))
-    check_told(lambda: dist.send(columns(40), 0) if rank() == 1 else dist.recv(torch.zeros(80), 1))
+    check_known(lambda: dist.all_gather_into_tensor(whole, columns(40)))
+    check_known(lambda: dist.send(columns(40), 0) if rank() == 1 else dist.recv(torch.zeros(80), 1))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ fn names_and_numbers_round_trip() {
     for (text, said) in [
         ("", "topk:SHARE"),
         ("INT8", "no codec is called \"INT8\""),
-        ("int8:1", "int8 stands alone"),
+        ("int8:1", "int8 takes no number"),
         ("topk", "at most 1, as in topk:0.01"),
         ("topk:0", "above 0 and at most 1"),
         ("topk:1.5", "above 0 and at most 1"),
