@@ -37,8 +37,7 @@ __dir__ = listing(__name__)
 
 
 class TableEmbedding(torch.nn.Module):
-    """Like ``torch.nn.Embedding``, with its weight in a :class:`herringbone.Table`; of the options it has only
-    ``padding_idx``::
+    """Like ``torch.nn.Embedding``, with its weight in a :class:`herringbone.Table`; its only option is ``padding_idx``::
 
         embedding = TableEmbedding(servers.table("words", rows=1_000_000, width=64, optimizer="adagrad"))
         model(embedding(words)).sum().backward()

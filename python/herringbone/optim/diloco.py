@@ -22,8 +22,7 @@ __all__ = ["DiLoCo"]
 
 
 class DiLoCo(Averaging):
-    """Many steps of an inner optimizer on each rank, then one of an outer optimizer on the mean difference (Douillard et al.,
-    2023)::
+    """Many inner steps on each rank, then one step of an outer optimizer on the mean difference (Douillard et al., 2023)::
 
         with herringbone.optim.DiLoCo(model, optimizer, sync_every=100, wire="int8") as diloco:
             while diloco.rounds < 50:
