@@ -175,12 +175,12 @@ fn launchers_that_contradict_each_other_are_named_with_their_values() {
         (
             "mpich",
             &[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "4")],
-            &["but Slurm says"],
+            &["but Slurm sets"],
         ),
         (
             "torchrun",
             &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")],
-            &["torchrun says", "but Open MPI"],
+            &["torchrun sets", "but Open MPI"],
         ),
         (
             "jobset",
