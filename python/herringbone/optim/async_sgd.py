@@ -78,9 +78,8 @@ class AsyncSGD(torch.optim.Optimizer):
             server: this worker's connection. The caller closes it.
             staleness: ``"scale"`` multiplies a gradient by 1/tau, if tau updates (2 or more) have changed the parameters since
                 this worker pulled them. ``"none"`` gives every gradient its full weight.
-            first_k: the servers change the parameters by the mean of the first ``first_k`` gradients that arrive. Staleness is
-                measured in such changes. Gradients of a change that never becomes complete have no effect. Not with
-                ``max_staleness``.
+            first_k: the servers change the parameters by the mean of the first ``first_k`` gradients that arrive. Staleness
+                is measured in them. A change that never becomes complete has no effect. Not with ``max_staleness``.
             max_staleness: a worker waits in its pull for workers that are more steps than this behind it. 0 is synchronous: a
                 step's gradients are averaged with the bits of an all-reduce. With ``None`` a worker never waits.
             name: the prefix of the tables' names. Each training on the same servers, even a later one, needs its own name: a

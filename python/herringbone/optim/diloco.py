@@ -93,8 +93,7 @@ class DiLoCo(Averaging):
                 :meth:`herringbone.Communicator.all_reduce`.
             feedback: whether to use error feedback with the codec.
             bucket_bytes: the most bytes of one all-reduce.
-            group: a group of torch (backend ``"herringbone"``), or a communicator; by default torch's default group, or without
-                one the group from :func:`herringbone.init`.
+            group: a torch group of Herringbone's, or a communicator; by default torch's group, else :func:`herringbone.init`'s.
             elastic: if a rank is lost in an exchange, the others repeat it, and new processes join between rounds; the ranks
                 form a :class:`herringbone.Elastic`.
             least, wait, on_change: for elastic members, as in :class:`herringbone.Elastic`.
