@@ -8,6 +8,9 @@
 //! * The next slice is copied out while earlier slices travel: there are several slots.
 //! * A slot takes a new slice behind the copy in that leaves it: the stream waits for that copy, and the host does not.
 //! * The engine's operations start in one order, whatever ends first. So all ranks match them.
+//! * An operation of several slices first has all ranks agree that they make the same call, for which none lacks memory. Ranks
+//!   that do not may have other numbers of slices: then none starts, so that each rank has made one call of the group, as for an
+//!   operation of one slice.
 //! * A failure signals the operation's value at once, so no stream waits without end. The slices that are left start without
 //!   memory, which fails them on all ranks: ranks that learn of a failure at different slices still make the same calls.
 //!
@@ -55,9 +58,27 @@ pub enum Signaller {
     Host,
 }
 
+/// How it ended that ranks were to agree about an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// All make the same call.
+    Same,
+    /// All know that they do not, or that one of them lacks memory for it.
+    Refused,
+    /// It is not known: something else has failed.
+    Unknown,
+}
+
 /// What to do next, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StagingAction {
+    /// Have all ranks agree that they make this call, and report [`agreed`](StagingMachine::agreed).
+    Agree {
+        /// The operation.
+        operation: u64,
+        /// Whether the ranks are to refuse it, because it has failed.
+        lacking: bool,
+    },
     /// Queue a copy to the host, and report [`copied_out`](StagingMachine::copied_out) once it has ended.
     CopyOut {
         /// The slice.
@@ -114,6 +135,10 @@ pub(crate) struct StagingRules {
     pub(crate) start_in_order: bool,
     /// A failure signals the value.
     pub(crate) signal_failures: bool,
+    /// Slices start only once ranks agree about their operation.
+    pub(crate) wait_for_agreement: bool,
+    /// An operation about which ranks do not agree starts no slice.
+    pub(crate) skip_refused: bool,
 }
 
 impl StagingRules {
@@ -123,6 +148,8 @@ impl StagingRules {
         wait_for_writers: true,
         start_in_order: true,
         signal_failures: true,
+        wait_for_agreement: true,
+        skip_refused: true,
     };
 }
 
@@ -144,6 +171,17 @@ enum SlotState {
     Leaving(u64),
 }
 
+/// Whether ranks agree about an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AgreementState {
+    Unasked,
+    Asked,
+    /// Its slices start.
+    Over,
+    /// None of them does.
+    Refused,
+}
+
 #[derive(Debug)]
 struct StagedOperation {
     shape: StagedShape,
@@ -153,6 +191,7 @@ struct StagedOperation {
     landed: usize,
     over: usize,
     last_ticket: Option<u64>,
+    agreement: AgreementState,
     failed: bool,
     signalled: bool,
 }
@@ -222,6 +261,7 @@ impl StagingMachine {
             landed: 0,
             over: 0,
             last_ticket: None,
+            agreement: if shape.slices > 1 { AgreementState::Unasked } else { AgreementState::Over },
             failed,
             signalled: failed,
         };
@@ -241,6 +281,20 @@ impl StagingMachine {
     /// Whether no operation is left.
     pub fn is_idle(&self) -> bool {
         self.operations.is_empty()
+    }
+
+    /// It is known whether ranks agree about an operation.
+    pub fn agreed(&mut self, number: u64, agreement: Agreement) {
+        let Some(operation) = self.operations.get_mut(&number) else { return };
+        if operation.agreement != AgreementState::Asked {
+            return;
+        }
+        let is_refused = agreement == Agreement::Refused && self.rules.skip_refused;
+        operation.agreement = if is_refused { AgreementState::Refused } else { AgreementState::Over };
+        if agreement != Agreement::Same {
+            self.fail(number);
+        }
+        self.advance();
     }
 
     /// A copy out has ended.
@@ -348,7 +402,10 @@ impl StagingMachine {
     /// Begins and starts all that may.
     fn advance(&mut self) {
         while self.begin_next() {}
-        while self.start_next() {}
+        while self.start_next() {
+            // One that was skipped has left its slot.
+            while self.begin_next() {}
+        }
     }
 
     /// Gives the next slice its place on the host. Returns whether it could.
@@ -394,11 +451,22 @@ impl StagingMachine {
         true
     }
 
-    /// Starts the next slice. Returns whether it could.
+    /// Starts or skips the next slice, once ranks agree about its operation. Returns whether it could.
     fn start_next(&mut self) -> bool {
         let slice = self.starts;
         let Some(operation) = self.operations.get_mut(&slice.operation) else { return false };
         let slices = operation.shape.slices;
+        match operation.agreement {
+            AgreementState::Unasked => {
+                operation.agreement = AgreementState::Asked;
+                let (operation, lacking) = (slice.operation, operation.failed);
+                self.actions.push_back(StagingAction::Agree { operation, lacking });
+                return true;
+            }
+            AgreementState::Asked if self.rules.wait_for_agreement => return false,
+            AgreementState::Refused => return self.skip(slice),
+            AgreementState::Asked | AgreementState::Over => {}
+        }
         if operation.states[slice.slice] != SliceState::Ready {
             return !self.rules.start_in_order && self.start_any(slice);
         }
@@ -411,6 +479,20 @@ impl StagingMachine {
             let slices = self.operations[&self.starts.operation].shape.slices;
             self.starts = self.starts.next(slices);
         }
+        true
+    }
+
+    /// Ends a slice that does not start, once nothing is copied for it. Returns whether it could.
+    fn skip(&mut self, slice: SliceId) -> bool {
+        let Some(operation) = self.operations.get_mut(&slice.operation) else { return false };
+        if operation.states[slice.slice] != SliceState::Ready {
+            return false;
+        }
+        operation.landed += 1;
+        let slot = operation.slots[slice.slice];
+        self.starts = slice.next(operation.shape.slices);
+        self.leave(slot, SlotState::Free);
+        self.end_slice(slice);
         true
     }
 

@@ -248,7 +248,8 @@ pub struct Fingerprint {
     pub dtype: u8,
     /// The reduce operation's code.
     pub op: u8,
-    /// Which fold order is promised: 0 for the canonical tree, 1 for the schedule's own.
+    /// Which fold order is promised: 0 for the canonical tree, 1 for the schedule's own. [`AHEAD`](Self::AHEAD) of an operation that
+    /// moves nothing: ranks compare a call there whose slices are operations of their own.
     pub order: u8,
     /// The collective's root; 0 if it has none.
     pub root: u32,
@@ -267,6 +268,26 @@ pub struct Fingerprint {
 impl Fingerprint {
     /// The count if parts differ in length: each rank knows its own, so ranks compare them message by message.
     pub const UNEVEN: u64 = u64::MAX;
+    /// In place of the fold order of a [barrier](Self::runs) ahead of a call's slices.
+    pub const AHEAD: u8 = 2;
+
+    /// What runs: ahead of slices a barrier, else what was called.
+    #[must_use]
+    pub fn runs(self) -> Self {
+        if self.order != Self::AHEAD {
+            return self;
+        }
+        let collective = Collective::Barrier.code();
+        Self {
+            collective,
+            dtype: DType::U8.code(),
+            op: ReduceOp::Sum.code(),
+            order: 0,
+            root: 0,
+            count: 0,
+            ..self
+        }
+    }
 
     /// The fingerprint as bytes, its checksum included.
     pub fn encode(&self, crc: impl Fn(&[u8]) -> u32) -> [u8; FINGERPRINT_BYTES] {
@@ -297,7 +318,8 @@ impl Fingerprint {
             ("count", self.count != other.count),
             ("element type", self.dtype != other.dtype),
             ("reduce operation", self.op != other.op),
-            ("fold order", self.order != other.order),
+            ("slices", (self.order == Self::AHEAD) != (other.order == Self::AHEAD)),
+            ("fold order", self.order != other.order && ![self.order, other.order].contains(&Self::AHEAD)),
             ("plan", self.plan != other.plan && call(self) == call(other)),
             ("priority", self.priority != other.priority),
             ("mark", self.mark != other.mark),
@@ -318,7 +340,8 @@ impl Fingerprint {
 
     /// Whether a worker that has completed it knows that all others have called it, and that they agree about all of it.
     pub fn hears_all(&self, worker: u32) -> bool {
-        let collective = Collective::from_code(self.collective, self.root);
+        let Self { collective, root, .. } = self.runs();
+        let collective = Collective::from_code(collective, root);
         self.count != Self::UNEVEN && collective.is_some_and(|collective| collective.hears_all(worker))
     }
 
@@ -383,7 +406,7 @@ struct Call<'a>(&'a Fingerprint);
 
 impl fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let &Fingerprint { collective, dtype, op, root, count, codec, .. } = self.0;
+        let &Fingerprint { collective, dtype, op, order, root, count, codec, .. } = self.0;
         let Some(known) = Collective::from_code(collective, root) else {
             return write!(f, "unknown collective {collective}");
         };
@@ -411,7 +434,8 @@ impl fmt::Display for Call<'_> {
                 write!(f, " from rank {root}")
             }
             _ => Ok(()),
-        }
+        }?;
+        if order == Fingerprint::AHEAD { f.write_str(", in slices") } else { Ok(()) }
     }
 }
 

@@ -428,6 +428,19 @@ impl Communicator {
         Ok(self.pending(operation, completion.unwrap_or_else(Completion::over)))
     }
 
+    /// Has all ranks compare a call of which each makes the slices in operations of their own, once this has ended well. It moves
+    /// nothing, and no rank completes it before all have called it. It fails on all if one lacks bytes for the slices.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub(crate) fn submit_ahead_of(&self, call: &Request, elements: usize, lacks: usize) -> Result<Pending> {
+        let memory = if lacks > 0 { Region::lacking(lacks) } else { Region::zeroed(0) };
+        let ahead_of = Some(Call { count: elements, ..call.call });
+        let attrs = CallAttrs { ahead_of, ..call.attrs };
+        let barrier = Request::of(moving(Collective::Barrier, 0), memory.clone(), memory);
+        self.submit(Request { attrs, ..barrier })
+    }
+
     /// Issues an operation on regions and waits for it.
     ///
     /// # Errors

@@ -6,7 +6,8 @@
 //! at its events, and never waits for the device as a whole.
 //!
 //! * **Order.** All ranks start the slices of a line in the order of the calls: each call takes a turn in its caller's line of calls.
-//!   Messages are a line of their own, because no order of collectives tells when they come.
+//!   Messages are a line of their own, because no order of collectives tells when they come. A call of several slices begins with a
+//!   barrier at which ranks compare the whole call: so each rank makes as many operations of it as the others, or just that one.
 //! * **Streams.** [`StagedPending::wait_on_stream`] has the program's stream wait for the result: for an event, or for a value that
 //!   the stream of copies writes. If the operation fails, the host writes the value.
 //! * **Memory.** Slots are in memory that the ranks of the host map, so an all-reduce folds them without further copies. Each piece is

@@ -121,6 +121,8 @@ pub(crate) struct CallAttrs {
     pub(crate) mark: u32,
     /// How long it may take; the group's timeout if nothing is said.
     pub(crate) timeout: Option<Duration>,
+    /// Of a barrier: the call whose slices follow, which ranks compare in its place.
+    pub(crate) ahead_of: Option<Call>,
 }
 
 impl Request {

@@ -55,6 +55,8 @@ struct World {
     unseen_out: VecDeque<SliceId>,
     unseen_in: VecDeque<u64>,
     running: Vec<(SliceId, Option<usize>, bool)>,
+    /// Operations about which ranks are being asked.
+    asked: Vec<u64>,
     ended_in: BTreeSet<u64>,
     log: Log,
     failures: usize,
@@ -64,6 +66,8 @@ struct World {
 #[derive(Default)]
 struct Log {
     started: Vec<SliceId>,
+    /// What ranks have said about operations.
+    agreed: BTreeMap<u64, Agreement>,
     signalled: BTreeSet<u64>,
     failed: BTreeSet<u64>,
     retired: Vec<u64>,
@@ -88,6 +92,7 @@ impl World {
             unseen_out: VecDeque::new(),
             unseen_in: VecDeque::new(),
             running: Vec::new(),
+            asked: Vec::new(),
             ended_in: BTreeSet::new(),
             log: Log::default(),
             failures,
@@ -132,6 +137,20 @@ impl World {
     fn act(&mut self) -> Result<(), String> {
         while let Some(action) = self.staging.next_action() {
             match action {
+                StagingAction::Agree { operation, lacking } => {
+                    if lacking != self.log.failed.contains(&operation) {
+                        return Err(format!(
+                            "ranks are asked about operation {operation}, lacking: {lacking}"
+                        ));
+                    }
+                    let is_next = self.log.started.last().is_none_or(|last| last.operation < operation);
+                    let is_first =
+                        !self.asked.contains(&operation) && !self.log.agreed.contains_key(&operation);
+                    if !is_next || !is_first || self.shapes[operation as usize].slices == 1 {
+                        return Err(format!("ranks are asked about operation {operation} again, or late"));
+                    }
+                    self.asked.push(operation);
+                }
                 StagingAction::CopyOut { slice, slot, behind } => {
                     self.outward.extend(behind.map(Queued::AwaitCopyIn));
                     self.awaited.extend(behind);
@@ -161,6 +180,12 @@ impl World {
         last: bool,
     ) -> Result<(), String> {
         let shape = self.shapes[slice.operation as usize];
+        // The others may have another number of slices, or none.
+        let agreement = self.log.agreed.get(&slice.operation);
+        let is_agreed = agreement.is_some_and(|agreement| *agreement != Agreement::Refused);
+        if shape.slices > 1 && !is_agreed {
+            return Err(format!("{slice:?} starts, and ranks have said {agreement:?}"));
+        }
         if last != (slice.slice + 1 == shape.slices) {
             return Err(format!("{slice:?} is the last: {last}"));
         }
@@ -248,8 +273,25 @@ impl World {
         Ok(())
     }
 
+    /// Ranks have said whether they agree about one of the operations, whichever.
+    fn agree(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let operation = self.asked.remove(self.draw.below(self.asked.len()));
+        let mut agreement = Agreement::Same;
+        if self.failures > 0 && self.draw.one_in(6) {
+            self.failures -= 1;
+            agreement = [Agreement::Refused, Agreement::Unknown][self.draw.below(2)];
+            self.log.failed.insert(operation);
+        }
+        self.log.agreed.insert(operation, agreement);
+        self.staging.agreed(operation, agreement);
+    }
+
     fn step(&mut self) -> Result<(), String> {
-        match self.draw.below(5) {
+        match self.draw.below(6) {
+            5 => self.agree(),
             0 => self.stream(false)?,
             1 => self.stream(true)?,
             2 => self.end()?,
@@ -283,6 +325,13 @@ impl World {
         let all: BTreeSet<u64> = (0..operations as u64).collect();
         if self.log.signalled != all || self.log.retired.len() != operations {
             return Err(format!("of {operations} operations {:?} are signalled", self.log.signalled));
+        }
+        let slices = |number: &u64| match self.log.agreed.get(number) {
+            Some(Agreement::Refused) => 0,
+            _ => self.shapes[*number as usize].slices,
+        };
+        if self.log.started.len() != all.iter().map(slices).sum::<usize>() {
+            return Err(format!("{:?} start, where ranks say {:?}", self.log.started, self.log.agreed));
         }
         if !self.log.started.is_sorted() {
             return Err(format!("slices start as {:?}", self.log.started));
@@ -331,9 +380,11 @@ fn the_next_slice_is_copied_out_while_earlier_ones_travel() {
         |slice, behind| Some(StagingAction::CopyOut { slice: id(slice), slot: Some(slice % 2), behind });
     assert_eq!(
         [staging.next_action(), staging.next_action(), staging.next_action()],
-        [out(0, None), out(1, None), None]
+        [out(0, None), out(1, None), Some(StagingAction::Agree { operation: 0, lacking: false })]
     );
     staging.copied_out(id(0));
+    assert_eq!(staging.next_action(), None);
+    staging.agreed(0, Agreement::Same);
     let start = StagingAction::Start { slice: id(0), slot: Some(0), lacking: false, last: false };
     assert_eq!([staging.next_action(), staging.next_action()], [Some(start), None]);
     // The third is queued behind the copy that leaves its slot, which has not ended.
@@ -353,6 +404,8 @@ fn broken_rules_are_found() {
         StagingRules { wait_for_writers: false, ..StagingRules::ALL },
         StagingRules { start_in_order: false, ..StagingRules::ALL },
         StagingRules { signal_failures: false, ..StagingRules::ALL },
+        StagingRules { wait_for_agreement: false, ..StagingRules::ALL },
+        StagingRules { skip_refused: false, ..StagingRules::ALL },
     ];
     for rules in plants {
         let is_found = |seed| World::new(seed, rules, 2).run().is_err();

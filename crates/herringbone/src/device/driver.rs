@@ -1,10 +1,10 @@
 //! The thread that stages: it hears of calls, of the engine's ends and of complete events, and does what its lines decide.
 
 use super::{
-    line::{StagingLine, StartedSlice},
+    line::{Purpose, StagingLine, Started},
     shared::{CLOSE, DeviceShared, LineKey, WAKE, lock},
 };
-use crate::{Pending, core::staging::SliceId};
+use crate::Pending;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -23,7 +23,7 @@ const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(50
 /// An operation of the engine that runs.
 struct Travelling {
     key: LineKey,
-    slice: SliceId,
+    purpose: Purpose,
     pending: Pending,
 }
 
@@ -82,9 +82,9 @@ impl Driver {
 
     /// An operation of the engine has ended.
     fn ended(&mut self, token: u64) {
-        let Some(Travelling { key, slice, pending }) = self.travelling.remove(&token) else { return };
+        let Some(Travelling { key, purpose, pending }) = self.travelling.remove(&token) else { return };
         if let Some(line) = self.lines.get_mut(&key) {
-            line.ended(slice, &pending);
+            line.ended(purpose, &pending);
             self.act(key);
         }
     }
@@ -105,13 +105,13 @@ impl Driver {
     /// Does what a line has decided.
     fn act(&mut self, key: LineKey) {
         let Some(line) = self.lines.get_mut(&key) else { return };
-        while let Some(StartedSlice { slice, pending }) = line.act() {
+        while let Some(Started { purpose, pending }) = line.act() {
             let token = self.next;
             self.next += 1;
             // First, because the operation may have ended.
             let listener = self.sender.clone();
             let operation = pending.clone();
-            self.travelling.insert(token, Travelling { key, slice, pending });
+            self.travelling.insert(token, Travelling { key, purpose, pending });
             operation.notify(listener, token);
         }
     }

@@ -6,8 +6,8 @@ use super::{
     shared::{DeviceShared, HostBuffers, LineParts, StagedMeans, StagedSubmission},
 };
 use crate::{
-    Error, LineTurn, MessageRequest, Pending, Request, Result,
-    core::staging::{Signaller, SliceId, StagedShape, StagingAction, StagingMachine},
+    Error, ErrorKind, LineTurn, MessageRequest, Pending, Request, Result,
+    core::staging::{Agreement, Signaller, SliceId, StagedShape, StagingAction, StagingMachine},
     sys::{
         device::{Accelerator, AcceleratorError, DeviceEvent, DeviceStream, PinnedMemory},
         region::Region,
@@ -19,9 +19,17 @@ use std::{
 };
 
 /// An operation of the engine that a line has started.
-pub(super) struct StartedSlice {
-    pub(super) slice: SliceId,
+pub(super) struct Started {
+    pub(super) purpose: Purpose,
     pub(super) pending: Pending,
+}
+
+/// What an operation of the engine is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// That ranks agree about this staged operation.
+    Agreement(u64),
+    Slice(SliceId),
 }
 
 /// What an event of a line is behind.
@@ -159,16 +167,36 @@ impl StagingLine {
         self.running.iter().rev().find(|(_, running)| writes(running)).map(|(number, _)| *number)
     }
 
-    /// The engine's operation on a slice has ended.
-    pub(super) fn ended(&mut self, slice: SliceId, pending: &Pending) {
+    /// An operation of the engine has ended.
+    pub(super) fn ended(&mut self, purpose: Purpose, pending: &Pending) {
         let result = pending.result().unwrap_or(Ok(()));
-        if let Some(running) = self.running.get_mut(&slice.operation) {
+        let (Purpose::Agreement(number) | Purpose::Slice(SliceId { operation: number, .. })) = purpose;
+        if let Some(running) = self.running.get_mut(&number) {
             running.outcome.set_source(pending.source());
             if let Err(error) = &result {
                 running.error.get_or_insert_with(|| error.clone());
             }
         }
-        self.staging.ended(slice, result.is_ok());
+        match purpose {
+            Purpose::Agreement(number) => self.agreed(number, &result),
+            Purpose::Slice(slice) => self.staging.ended(slice, result.is_ok()),
+        }
+    }
+
+    /// It is known whether ranks agree about a staged operation.
+    fn agreed(&mut self, number: u64, result: &Result<()>) {
+        let agreement = match result.as_ref().map_err(Error::kind) {
+            Ok(()) => Agreement::Same,
+            // Of this call: no rank completes an agreement before all have called it.
+            Err(ErrorKind::Mismatch { .. } | ErrorKind::Memory { ended_by: None, .. }) => Agreement::Refused,
+            // All that can be done is to make as many calls as the others, who are taken to make the same.
+            Err(_) => Agreement::Unknown,
+        };
+        if let Some(running) = self.running.get_mut(&number).filter(|_| agreement == Agreement::Refused) {
+            // It makes no more calls.
+            running.turn = None;
+        }
+        self.staging.agreed(number, agreement);
     }
 
     /// Tells the machine which copies have ended. Returns whether any has.
@@ -226,9 +254,18 @@ impl StagingLine {
     }
 
     /// Does what the machine decides, up to the next operation of the engine that starts.
-    pub(super) fn act(&mut self) -> Option<StartedSlice> {
+    pub(super) fn act(&mut self) -> Option<Started> {
         while let Some(action) = self.staging.next_action() {
             match action {
+                StagingAction::Agree { operation, lacking } => match self.agree(operation, lacking) {
+                    Ok(pending) => {
+                        return Some(Started { purpose: Purpose::Agreement(operation), pending });
+                    }
+                    Err(error) => {
+                        self.fail_operation(operation, error);
+                        self.staging.agreed(operation, Agreement::Unknown);
+                    }
+                },
                 StagingAction::CopyOut { slice, slot, behind } => {
                     if let Err(error) = self.copy_out(slice, slot, behind) {
                         self.fail_operation(slice.operation, error_of(&error));
@@ -241,7 +278,7 @@ impl StagingLine {
                         running.turn = running.turn.take().filter(|_| !last);
                     }
                     match started {
-                        Ok(pending) => return Some(StartedSlice { slice, pending }),
+                        Ok(pending) => return Some(Started { purpose: Purpose::Slice(slice), pending }),
                         Err(error) => {
                             self.fail_operation(slice.operation, error);
                             self.staging.ended(slice, false);
@@ -288,6 +325,19 @@ impl StagingLine {
         Ok(())
     }
 
+    /// Has the ranks agree about an operation.
+    fn agree(&self, number: u64, lacking: bool) -> Result<Pending> {
+        let communicator = &self.shared.communicator;
+        match self.running.get(&number) {
+            Some(Running { call: StagedCall::Collective(request), cut, turn, .. }) => {
+                let elements = cut.bytes / request.call.dtype.bytes();
+                let lacks = if lacking { cut.bytes } else { 0 };
+                in_turn(turn.as_ref(), || communicator.submit_ahead_of(request, elements, lacks))
+            }
+            _ => Err(self.shared.closed("a staged operation")),
+        }
+    }
+
     fn start(&mut self, slice: SliceId, slot: Option<usize>, lacking: bool) -> Result<Pending> {
         let communicator = &self.shared.communicator;
         let Some(running) = self.running.get(&slice.operation) else {
@@ -303,7 +353,7 @@ impl StagingLine {
         let Regions { input, output } = regions;
         match &running.call {
             StagedCall::Collective(request) if running.cut.slice > 0 => {
-                let request = slice_request(request, &running.cut, input);
+                let request = slice_request(request, input);
                 in_turn(running.turn.as_ref(), || communicator.submit(request))
             }
             StagedCall::Collective(request) => {

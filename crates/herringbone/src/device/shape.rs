@@ -2,7 +2,7 @@
 
 use crate::{
     MessageRequest, Request,
-    core::{collective::Collective, wire::digest},
+    core::collective::Collective,
     sys::{device::DeviceMemory, region::Region},
 };
 use std::ops::Range;
@@ -117,15 +117,10 @@ impl StagedCall {
     }
 }
 
-/// The request for a slice of a call that is cut, on a part of a slot. If the call has several slices, its length is part of what
-/// ranks compare: they would else find a difference only at its end.
-pub(super) fn slice_request(request: &Request, cut: &StagedCut, region: Region) -> Request {
-    let count = region.len() / request.call.dtype.bytes();
+/// The request for a slice of a call that is cut, on a part of a slot.
+pub(super) fn slice_request(request: &Request, region: Region) -> Request {
     let mut call = request.clone();
-    call.call.count = count;
-    if cut.slices() > 1 {
-        call.attrs.mark ^= digest(&(cut.bytes as u64).to_le_bytes()) as u32;
-    }
+    call.call.count = region.len() / request.call.dtype.bytes();
     Request { input: region.clone(), output: region, ..call }
 }
 

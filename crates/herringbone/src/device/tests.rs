@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod disagreements;
 mod failures;
 mod waits;
 
@@ -344,21 +345,6 @@ fn a_stream_that_is_captured_for_a_graph_is_refused() {
             assert!(error.to_string().contains("outside of the capture"), "{error}");
             rank.fake.set_capturing(&rank.stream, false);
             rank.end(&rank.all_reduce(&Tensor::new(10)).unwrap()).unwrap();
-        },
-    );
-}
-
-#[test]
-fn ranks_that_disagree_about_a_length_in_slices_are_told_at_its_first_slice() {
-    on_ranks(
-        2,
-        2,
-        |_| plain(true),
-        |rank| {
-            // Two slices here, three there, and all are equal.
-            let tensor = Tensor::new(if rank.communicator.rank() == 0 { 128 } else { 192 });
-            let error = rank.end(&rank.all_reduce(&tensor).unwrap()).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
         },
     );
 }

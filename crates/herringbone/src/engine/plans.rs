@@ -407,6 +407,11 @@ impl Planned {
     }
 }
 
+/// What ranks compare of a call ahead of its slices.
+pub(crate) fn ahead_of_slices(call: &Call, plan: u64) -> Fingerprint {
+    Fingerprint { order: Fingerprint::AHEAD, ..fingerprint(call, plan) }
+}
+
 fn fingerprint(call: &Call, plan: u64) -> Fingerprint {
     let (code, root) = (call.collective.code(), call.collective.root().unwrap_or(0));
     let folds = call.collective.folds();

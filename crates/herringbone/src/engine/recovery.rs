@@ -419,8 +419,8 @@ fn repair_calls(
     let Some((input, output)) = &queued.buffers else { return VecDeque::new() };
     // Ranks that have not called the same until now do not redo the same: their calls of the repair group are not to meet.
     let mark = (queued.id.hash ^ queued.id.hash >> 32) as u32;
-    let attrs =
-        CallAttrs { priority: queued.id.fingerprint.priority, mark, timeout: Some(queued.caller.timeout) };
+    let (priority, timeout) = (queued.id.fingerprint.priority, Some(queued.caller.timeout));
+    let attrs = CallAttrs { priority, mark, timeout, ahead_of: None };
     let again = |bytes: std::ops::Range<usize>| {
         let (input, output) = (input_part(input, output, &bytes), output.part(bytes.clone()));
         let call = Call { count: bytes.len() / queued.call.dtype.bytes(), ..queued.call };

@@ -39,6 +39,7 @@ pub(super) fn compared(
 /// What a worker's fingerprint says was called.
 pub(crate) fn call_of(sent: &Fingerprint) -> Result<Call> {
     let unknown = || Error::unsupported(format!("an operation that this version does not know: {sent}"));
+    let sent = &sent.runs();
     let dtype = DType::from_code(sent.dtype).ok_or_else(unknown)?;
     Ok(Call {
         collective: Collective::from_code(sent.collective, sent.root).ok_or_else(unknown)?,

@@ -10,6 +10,7 @@ use super::{
     links::Links,
     ops::{Buffers, Ops},
     outbox::{Deferred, Ended, Outbox},
+    plans::ahead_of_slices,
     refused::Refused,
     timers::Timer,
 };
@@ -59,7 +60,10 @@ impl Runtime {
         let (planned, _) =
             group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
         let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
-        let mut fingerprint = planned.fingerprint;
+        let mut fingerprint = match &issue.attrs.ahead_of {
+            Some(call) => ahead_of_slices(call, planned.fingerprint.plan),
+            None => planned.fingerprint,
+        };
         (fingerprint.priority, fingerprint.mark) = (issue.attrs.priority, issue.attrs.mark);
         let purpose = group.settings.purpose(fingerprint.root);
         let numbered = |Issued { generation, hash, fingerprint }, out: &mut Outbox| {

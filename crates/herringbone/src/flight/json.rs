@@ -88,6 +88,7 @@ fn state(state: &FlightState) -> &'static str {
 fn call(call: &FlightCall) -> FlightValue {
     match call {
         FlightCall::Collective { call, algorithm } => {
+            let call = call.runs();
             let collective = Collective::from_code(call.collective, call.root);
             let op = ReduceOp::from_code(call.op).filter(|_| collective.is_some_and(Collective::folds));
             map([

@@ -160,6 +160,7 @@ impl TorchGroups {
 }
 
 fn collective(group: &FlightGroup, me: u32, call: &Fingerprint) -> Option<TorchEntry> {
+    let call = call.runs();
     let collective = Collective::from_code(call.collective, call.root)?;
     let workers = group.ranks.len() as u32;
     let count = usize::try_from(call.count).ok().filter(|_| call.count != Fingerprint::UNEVEN);

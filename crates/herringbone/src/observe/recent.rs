@@ -131,6 +131,7 @@ impl Entry {
     /// As people read it, with the names of its group and its algorithm. Everything that was issued has a name.
     pub(super) fn shown(&self, now: Moment, group: String, algorithm: &str) -> Option<Recent> {
         let Self { generation, fingerprint, state, issued, began, ended, moved, .. } = *self;
+        let fingerprint = fingerprint.runs();
         let Fingerprint { sequence, root, count, priority, .. } = fingerprint;
         let collective = Collective::from_code(fingerprint.collective, root)?;
         let is_over = matches!(state, OperationState::Done | OperationState::Failed(_));

@@ -231,7 +231,8 @@ impl TimelineWriter {
         ended: Nanoseconds,
         failed: Option<&'static str>,
     ) {
-        let Fingerprint { collective, root, dtype, op, count, priority, .. } = operation.call.fingerprint;
+        let Fingerprint { collective, root, dtype, op, count, priority, .. } =
+            operation.call.fingerprint.runs();
         let collective = Collective::from_code(collective, root);
         let dtype = DType::from_code(dtype);
         let name = collective.map_or_else(|| "operation".to_owned(), |collective| collective.to_string());
