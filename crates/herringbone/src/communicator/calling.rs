@@ -1,7 +1,7 @@
 //! The group that takes a call: the program's, or the group of the line in which this thread makes it.
 
 use super::{
-    handle::{GroupHandle, clash, make_known, settings_of},
+    handle::{GroupHandle, clash, introduced, settings_of},
     lines::{self, CallLine, StillEarlier},
     residuals::Draws,
 };
@@ -41,15 +41,18 @@ pub(super) fn own_line(
 fn make_group(fabric: &Fabric, group: &GroupHandle, line: &CallLine) -> Result<u32> {
     let GroupHandle { number: of, origin, rank, members, .. } = group;
     let number = group::number_of(&format!("line {:016x} of group {of:08x}", line.number), members);
-    let (is_free, ordinal) =
-        fabric.node.with(|engine| (engine.add_line(*of, number, line.what), engine.ordinal_of(*of)));
-    if !is_free? {
-        return Err(clash());
-    }
     let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
     let ids = members.iter().copied().chain(reducers).collect();
     let settings = settings_of(fabric, number, *rank, members, ids).of_shards(origin.shards.clone());
     let (guidance, timeout) = (fabric.settings.guidance.clone(), group.timeout());
-    make_known(fabric, Settings { guidance, timeout, ..settings }, ordinal);
-    Ok(number)
+    let settings = Settings { guidance, timeout, ..settings };
+    // In one go: an abort of the group between the two would end its lines, and not this one.
+    fabric.node.with(|engine| {
+        if !engine.add_line(*of, number, line.what)? {
+            return Err(clash());
+        }
+        let ordinal = engine.ordinal_of(*of);
+        engine.add_group(introduced(fabric, settings, ordinal));
+        Ok(number)
+    })
 }

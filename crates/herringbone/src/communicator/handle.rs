@@ -81,13 +81,19 @@ pub(super) fn settings_of(
 
 /// Makes a group known to the engine and to the hub, with what names it, or the group that it is a part of, if that is a count.
 pub(super) fn make_known(fabric: &Fabric, settings: Settings, ordinal: Option<Ordinal>) {
+    let group = introduced(fabric, settings, ordinal);
+    fabric.node.with(|engine| engine.add_group(group));
+}
+
+/// A group of which the hub knows, for the engine.
+pub(super) fn introduced(fabric: &Fabric, settings: Settings, ordinal: Option<Ordinal>) -> Group {
     let members = settings.ranks.clone();
     if settings.me == 0 {
         let message = Message::GroupInfo { group: settings.id, generation: 0, members: members.clone() };
         fabric.commands.tell_hub(message);
     }
     let member = Member::new(settings.id, fabric.job.rank, members).named(ordinal);
-    fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
+    Group::new(settings, member)
 }
 
 /// The error of a group whose number, the hash of its name, another one has.

@@ -364,3 +364,31 @@ fn all_ranks_that_close_are_told_of_a_last_mismatch() {
         }
     });
 }
+
+/// Else the line is made after its group has ended, and what is called in it lasts for the timeout.
+#[test]
+fn an_abort_ends_calls_of_a_line_that_is_being_made() {
+    let ranks = local(2).unwrap();
+    for round in 0..400 {
+        let part = ranks[0].subgroup(&format!("part {round}"), &[0, 1]).unwrap();
+        let (turn, both) = (part.line().unwrap(), Barrier::new(2));
+        let wait = |turns: usize| {
+            both.wait();
+            (0..turns * 50).for_each(|_| std::hint::spin_loop());
+        };
+        let called = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                wait(round % 20);
+                part.abort();
+            });
+            wait(round / 20);
+            let region = Region::zeroed(400);
+            let request = Request::new(Collective::AllReduce, DType::F32, 100, region.clone(), region);
+            turn.run(|| part.submit(request))
+        });
+        // The other rank makes no such call.
+        let end =
+            called.map_or_else(|error| Some(Err(error)), |pending| pending.wait_for(Duration::from_secs(30)));
+        assert!(end.is_some_and(|result| result.is_err()), "round {round}: the call goes on");
+    }
+}
