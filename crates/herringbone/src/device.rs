@@ -90,8 +90,8 @@ impl DeviceGroup {
     ///
     /// The buffers are touched until the operation is [done](StagedPending::is_done); the group keeps them.
     ///
-    /// If the accelerator refuses something that the call needs, the call is made all the same, without memory: so it fails on all
-    /// ranks, and none waits for this one. What an earlier call has failed with is told by
+    /// If the accelerator refuses something that the call needs, or a buffer is [lacking](DeviceMemory::is_lacking), the call is made
+    /// all the same, without memory: so it fails on all ranks, and none waits for this one. What an earlier call has failed with is told by
     /// [`earlier_failure`](StagedPending::earlier_failure).
     ///
     /// # Errors
@@ -116,8 +116,13 @@ impl DeviceGroup {
         let asking = communicator.asking_line()?;
         let key = LineKey { asking, has_messages: call.is_message() };
         let cut = StagedCut::of(&call, &buffers, rank, shared.slice);
-        let means = is_capturing.and_then(|_| shared.means(key, &cut, &buffers, stream));
-        let means = means.map_err(|error: AcceleratorError| error_of(&error).about(rank, call.name()));
+        let means = match shared.lack(&buffers) {
+            Some(lack) => Err(lack),
+            None => is_capturing
+                .and_then(|_| shared.means(key, &cut, &buffers, stream))
+                .map_err(|error| error_of(&error)),
+        };
+        let means = means.map_err(|error| error.about(rank, call.name()));
         let outcome = StagedOutcome::new(accelerator.clone(), shared.unseen_failure());
         if let Err(error) = &means {
             outcome.fail(error);

@@ -268,6 +268,14 @@ impl DeviceMemory {
         self.len == 0
     }
 
+    /// Whether there is no such memory: it stands for what the program could not get, and has a length.
+    pub fn is_lacking(&self) -> bool {
+        match &self.place {
+            DevicePlace::Device { address, .. } => *address == 0 && self.len > 0,
+            DevicePlace::Host(region) => region.is_lacking(),
+        }
+    }
+
     /// Where its bytes lie, to be compared with where others do.
     pub fn addresses(&self) -> Range<usize> {
         let start = match &self.place {
@@ -432,5 +440,14 @@ mod tests {
         );
         assert_eq!(two.addresses(), region.addresses().start + 8..region.addresses().start + 32);
         assert!(two.simulated().is_some_and(|part| part.is_same(&region.part(8..32))));
+    }
+
+    #[test]
+    fn memory_without_an_address_is_lacking() {
+        // SAFETY: no stream is given this memory.
+        let memory = |address, len| unsafe { DeviceMemory::from_raw(address, len, Arc::new(())) };
+        assert!(memory(0, 4).is_lacking() && DeviceMemory::of_host(Region::lacking(4)).is_lacking());
+        assert!(!memory(0, 0).is_lacking() && !memory(64, 4).is_lacking());
+        assert!(!DeviceMemory::of_host(Region::zeroed(4)).is_lacking());
     }
 }

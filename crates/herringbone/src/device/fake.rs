@@ -273,6 +273,9 @@ impl FakeAccelerator {
 }
 
 fn simulated(memory: &DeviceMemory) -> Result<Region, AcceleratorError> {
+    if memory.is_lacking() {
+        return Err(AcceleratorError::new("a fake copy", "there is no such memory"));
+    }
     let problem = "the memory is an accelerator's, and this one is simulated";
     memory.simulated().cloned().ok_or_else(|| AcceleratorError::new("a fake copy", problem))
 }

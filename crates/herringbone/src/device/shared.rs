@@ -91,6 +91,14 @@ impl DeviceShared {
         failures.into_iter().next()
     }
 
+    /// The error of a call on buffers that are lacking, if one is.
+    pub(super) fn lack(&self, buffers: &StagedBuffers) -> Option<Error> {
+        let lacking =
+            [&buffers.input, &buffers.output].into_iter().flatten().filter(|memory| memory.is_lacking());
+        let (rank, bytes) = (self.communicator.rank(), lacking.map(DeviceMemory::len).max()? as u64);
+        Some(Error::new(ErrorKind::Memory { rank, bytes, ended_by: None }))
+    }
+
     /// What a call on these buffers needs of the accelerator, behind what `stream` has to do.
     pub(super) fn means(
         &self,

@@ -63,3 +63,41 @@ fn ranks_with_calls_in_another_order_are_told_and_their_next_calls_meet() {
         });
     }
 }
+
+#[test]
+fn a_rank_without_memory_for_a_call_fails_it_on_all_and_the_next_call_is_as_any() {
+    for (seed, collective) in (40..).zip([Collective::AllReduce, Collective::Broadcast { root: 0 }]) {
+        for numbers in [10, 192] {
+            on_ranks(
+                2,
+                seed,
+                |_| plain(true),
+                |rank| {
+                    let me = rank.communicator.rank();
+                    let lacking = DeviceMemory::of_host(Region::lacking(numbers * 4));
+                    let tensor = match me {
+                        1 => Tensor { memory: lacking, numbers },
+                        _ => Tensor::new(numbers),
+                    };
+                    assert!(rank.fake.read(&rank.stream, &tensor.memory).is_err() == (me == 1));
+                    let call = request(collective, numbers);
+                    let pending = rank.submit(call, Some(&tensor), Some(&tensor)).unwrap();
+                    let end = rank.end(&pending);
+                    let right = Tensor::new(700);
+                    // Nobody hears of one slice whose root has sent it before the other rank says that it lacks memory.
+                    let has_sent =
+                        matches!(collective, Collective::Broadcast { .. }) && numbers == 10 && me == 0;
+                    if !has_sent {
+                        let error = end.unwrap_err();
+                        assert!(matches!(error.kind(), ErrorKind::Memory { rank: 1, .. }), "{error}");
+                    }
+                    if numbers == 192 {
+                        rank.write(&right, &values(me, 1, 700));
+                        let read = rank.wait_and_read(&rank.all_reduce(&right).unwrap(), &right).unwrap();
+                        assert_eq!(rank.found(&read), summed(2, 1, 700), "{collective:?}");
+                    }
+                },
+            );
+        }
+    }
+}
