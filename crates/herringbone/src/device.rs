@@ -123,7 +123,7 @@ impl DeviceGroup {
                 .map_err(|error| error_of(&error)),
         };
         let means = means.map_err(|error| error.about(rank, call.name()));
-        let outcome = StagedOutcome::new(accelerator.clone(), shared.unseen_failure());
+        let outcome = StagedOutcome::new(shared, call.name());
         if let Err(error) = &means {
             outcome.fail(error);
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -287,6 +288,30 @@ def a_rank_that_calls_another_length_is_named() -> None:
         # The next calls meet, though one rank has given more slices than another.
         check_same_bits(dist.all_reduce, noise(5))
         check_same_bits(dist.all_reduce, noise(1_500_000))
+
+
+@case
+def a_forked_child_does_not_wait() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    if rank() > 0:
+        store.wait(["the child of the staged calls has ended"])
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank() == 0:
+        child = os.fork()
+        if child == 0:
+            try:
+                error_of(herringbone.ForkedError, work.wait)
+                error_of(herringbone.ForkedError, lambda: work.wait(timedelta(seconds=60)))
+                os._exit(8 if work.is_completed() else 7)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        store.set("the child of the staged calls has ended", "")
+        assert os.waitstatus_to_exitcode(status) == 7
+    work.wait()
+    STAND_IN.synchronize()
+    assert tensor.tolist() == [size()] * 3
 
 
 @case

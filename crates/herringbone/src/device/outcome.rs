@@ -1,12 +1,19 @@
 //! The end of a staged operation, shared by the staging thread and the waiting threads.
 
+use super::shared::DeviceShared;
 use crate::{
-    Error, Result,
+    Error, ErrorKind, Result,
+    core::group::Rank,
+    node::Node,
     sys::device::{Accelerator, AcceleratorError, DeviceEvent, DeviceStream, DeviceWord},
 };
 use std::{
     fmt, io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc::Sender},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
     time::{Duration, Instant},
 };
 
@@ -18,6 +25,11 @@ pub(super) fn error_of(error: &AcceleratorError) -> Error {
 /// The end of a staged operation.
 pub(super) struct StagedOutcome {
     accelerator: Arc<dyn Accelerator>,
+    node: Arc<Node>,
+    rank: Rank,
+    /// What errors call it.
+    operation: &'static str,
+    over: AtomicBool,
     /// Where streams wait, if they can.
     pub(super) word: Option<DeviceWord>,
     /// What an earlier call has failed with, if nobody knew of it when this one was made.
@@ -50,9 +62,21 @@ enum Landed {
 }
 
 impl StagedOutcome {
-    pub(super) fn new(accelerator: Arc<dyn Accelerator>, earlier: Option<Error>) -> Arc<Self> {
-        let word = accelerator.take_word();
-        Arc::new(Self { accelerator, word, earlier, state: Mutex::default(), changed: Condvar::new() })
+    /// Of a call of the group, on its accelerator.
+    pub(super) fn new(shared: &DeviceShared, operation: &'static str) -> Arc<Self> {
+        let (accelerator, earlier) = (shared.accelerator.clone(), shared.unseen_failure());
+        let node = shared.communicator.parts().0.node.clone();
+        let (rank, word) = (shared.communicator.rank(), accelerator.take_word());
+        let (over, state, changed) = (AtomicBool::new(false), Mutex::default(), Condvar::new());
+        Arc::new(Self { accelerator, node, rank, operation, over, word, earlier, state, changed })
+    }
+
+    /// A forked child has no thread that could end the operation, and its copy of the lock may be held for ever.
+    fn check_usable(&self) -> Result<()> {
+        match self.node.is_forked() && !self.over.load(Ordering::Acquire) {
+            true => Err(Error::new(ErrorKind::Forked).about(self.rank, self.operation)),
+            false => Ok(()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -88,6 +112,7 @@ impl StagedOutcome {
         let mut state = self.lock();
         if state.result.is_none() {
             state.result = Some(result);
+            self.over.store(true, Ordering::Release);
             for (listener, token) in state.listeners.drain(..) {
                 // A listener that has gone away does not want to know.
                 let _gone = listener.send(token);
@@ -138,6 +163,9 @@ impl StagedPending {
     /// this returns `None` if it is not by then. If the operation fails later, the stream continues, the result is undefined, and the
     /// error comes with [`result`](Self::result) and with the group's [next call](Self::earlier_failure).
     pub fn wait_on_stream(&self, stream: &DeviceStream, limit: Duration) -> Option<Result<()>> {
+        if let Err(error) = self.0.check_usable() {
+            return Some(Err(error));
+        }
         let deadline = Instant::now().checked_add(limit);
         let accelerator = &self.0.accelerator;
         let mut state = self.0.lock();
@@ -167,8 +195,12 @@ impl StagedPending {
         self.0.earlier.as_ref().map(Error::of_earlier_call)
     }
 
-    /// Waits until the result is in the accelerator's memory, for at most `limit`. Returns `None` if it is not by then.
+    /// Waits until the result is in the accelerator's memory, for at most `limit`. Returns `None` if it is not by then. In a forked
+    /// child it is [`ErrorKind::Forked`](crate::ErrorKind::Forked), if it was not over when that was made.
     pub fn wait_for(&self, limit: Duration) -> Option<Result<()>> {
+        if let Err(error) = self.0.check_usable() {
+            return Some(Err(error));
+        }
         let deadline = Instant::now().checked_add(limit);
         let mut state = self.0.lock();
         loop {
@@ -196,6 +228,9 @@ impl StagedPending {
     /// Whether the operation is over, and nothing touches its memory. This looks at the accelerator, so it is true as soon as the
     /// result is there, and [`result`](Self::result) may come a moment later.
     pub fn is_done(&self) -> bool {
+        if self.0.check_usable().is_err() {
+            return false;
+        }
         let state = self.0.lock();
         match (&state.result, &state.landed) {
             (Some(_), _) => true,
@@ -206,6 +241,7 @@ impl StagedPending {
 
     /// The result once the operation is over, and the failure as soon as there is one.
     pub fn result(&self) -> Option<Result<()>> {
+        self.0.check_usable().ok()?;
         let mut state = self.0.lock();
         let result = match &state.landed {
             Landed::Failed(error) => Some(Err(error.clone())),
