@@ -232,7 +232,7 @@ impl Advice {
         }
         let (worker, server) = self.job.rates_to_keep_up();
         lines.push(format!(
-            "to take no longer than computing, sums need {:.1} Gbit/s each way on a worker's port, and {:.1} Gbit/s on a single server for all workers",
+            "for sums to take no longer than computing, a worker's port needs {:.1} Gbit/s each way, and a single reducer for all workers {:.1} Gbit/s",
             worker / 125e6,
             server / 125e6
         ));

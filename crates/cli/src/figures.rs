@@ -24,7 +24,7 @@ use std::{io::Write, path::PathBuf};
 /// Writes a page, index.md, and for each figure a picture, a table of the article's claims and the points of its
 /// curves. The table shows which numbers are predicted, which one was fitted, and why ours differ.
 ///
-/// Every input of a figure is an option; the articles' numbers belong to the defaults.
+/// Every input of a figure is an option; compare with the articles' numbers only at the defaults.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FiguresOptions {
     /// Folder to write to

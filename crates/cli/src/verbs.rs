@@ -37,8 +37,9 @@ const RUN: [Verb; 5] = [
     Verb {
         name: "serve",
         examples: &[
-            "herringbone serve --listen 0.0.0.0:7070",
-            "herringbone serve --tables --listen 10.0.0.5:7070",
+            "herringbone serve",
+            "herringbone serve --listen 0.0.0.0:7070 --token-file /etc/herringbone/token",
+            "herringbone serve --listen 0.0.0.0:7070 --token-file /etc/herringbone/token --tables",
         ],
         page: "tutorials/reducers.md",
     },
@@ -62,7 +63,10 @@ const RUN: [Verb; 5] = [
 const MEASURE: [Verb; 4] = [
     Verb {
         name: "bench",
-        examples: &["herringbone bench --processes 4 --sizes 4,64K,4M", "herringbone bench --calibrate"],
+        examples: &[
+            "herringbone bench --processes 4 --sizes 4,64K,4M",
+            "herringbone bench --calibrate --processes 4",
+        ],
         page: "benchmarks.md",
     },
     Verb {

@@ -156,11 +156,11 @@ impl Server {
         let at = |error: io::Error| {
             let used = error.kind() == io::ErrorKind::AddrInUse;
             let hint = if used {
-                " (another process listens there: take another port, or 0 for a free one)"
+                " (another process listens there: pass another port, or 0 for a free one)"
             } else {
                 ""
             };
-            Error::io(format_args!("listening at {}{hint}", options.listen), error)
+            Error::io(format_args!("cannot listen at {}{hint}", options.listen), error)
         };
         let listener = TcpListener::bind(options.listen).map_err(at)?;
         let address = listener.local_addr().map_err(at)?;

@@ -16,7 +16,7 @@ pub fn check_exposure(address: std::net::SocketAddr, token: Option<&str>) -> Res
         return Ok(());
     }
     let problem = match token.filter(|token| !token.is_empty()) {
-        None => format!("no job token is set, and {ip} is not loopback: anybody could join"),
+        None => format!("no job token is set, and {ip} is not loopback: such an address needs one"),
         Some(_) => format!(
             "the job's token has fewer than {TOKEN_CHARACTERS} characters, and {ip} is not loopback: others could guess it"
         ),
