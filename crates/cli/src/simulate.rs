@@ -407,7 +407,7 @@ mod tests {
         assert!(spans.count() >= 4 * 12);
         let picture = fs::read_to_string(&svg).unwrap();
         [trace, svg].iter().try_for_each(fs::remove_file).unwrap();
-        for row in ["thread of rank 0", "thread of rank 2", "port of host 1, outwards"] {
+        for row in ["thread of rank 0", "thread of rank 2", "port of host 1 (outbound)"] {
             assert!(picture.contains(row), "{row}");
         }
     }

@@ -21,12 +21,12 @@ pub(super) fn named(place: Resource, workers: u32) -> String {
     match place {
         Resource::Thread(rank) if rank >= workers => format!("the thread of reducer {}", rank - workers),
         Resource::Thread(rank) => format!("the thread of rank {rank}"),
-        Resource::Out(host) => format!("the port of host {host}, outwards"),
-        Resource::Into(host) => format!("the port of host {host}, inwards"),
+        Resource::Out(host) => format!("the port of host {host} (outbound)"),
+        Resource::Into(host) => format!("the port of host {host} (inbound)"),
         Resource::Link { from, to } => format!("the link from {from} to {to}"),
-        Resource::SwitchOut(switch) => format!("switch {switch}, outwards"),
-        Resource::SwitchInto(switch) => format!("switch {switch}, inwards"),
-        Resource::SiteOut(site) => format!("the uplink of site {site}, outwards"),
-        Resource::SiteInto(site) => format!("the uplink of site {site}, inwards"),
+        Resource::SwitchOut(switch) => format!("switch {switch} (outbound)"),
+        Resource::SwitchInto(switch) => format!("switch {switch} (inbound)"),
+        Resource::SiteOut(site) => format!("the uplink of site {site} (outbound)"),
+        Resource::SiteInto(site) => format!("the uplink of site {site} (inbound)"),
     }
 }
