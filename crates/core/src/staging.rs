@@ -8,9 +8,8 @@
 //! * The next slice is copied out while earlier slices travel: there are several slots.
 //! * A slot takes a new slice behind the copy in that leaves it: the stream waits for that copy, and the host does not.
 //! * The engine's operations start in one order, whatever ends first. So all ranks match them.
-//! * An operation of several slices first has all ranks agree that they make the same call, for which none lacks memory. Ranks
-//!   that do not may have other numbers of slices: then none starts, so that each rank has made one call of the group, as for an
-//!   operation of one slice.
+//! * An operation of several slices first has all ranks agree that they make the same call, for which none lacks memory. Otherwise
+//!   no slice starts, because ranks can have different numbers of slices. Each rank has then made one call of the group.
 //! * A failure signals the operation's value at once, so no stream waits without end. The slices that are left start without
 //!   memory, which fails them on all ranks: ranks that learn of a failure at different slices still make the same calls.
 //!

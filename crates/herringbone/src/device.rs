@@ -7,7 +7,7 @@
 //!
 //! * **Order.** All ranks start the slices of a line in the order of the calls: each call takes a turn in its caller's line of calls.
 //!   Messages are a line of their own, because no order of collectives tells when they come. A call of several slices begins with a
-//!   barrier at which ranks compare the whole call: so each rank makes as many operations of it as the others, or just that one.
+//!   barrier at which ranks compare the whole call. So all ranks make the same number of operations for it, or only the barrier.
 //! * **Streams.** [`StagedPending::wait_on_stream`] has the program's stream wait for the result: for an event, or for a value that
 //!   the stream of copies writes. If the operation fails, the host writes the value.
 //! * **Memory.** Slots are in memory that the ranks of the host map, so an all-reduce folds them without further copies. Each piece is
@@ -91,8 +91,8 @@ impl DeviceGroup {
     /// The buffers are touched until the operation is [done](StagedPending::is_done); the group keeps them.
     ///
     /// If the accelerator refuses something that the call needs, or a buffer is [lacking](DeviceMemory::is_lacking), the call is made
-    /// all the same, without memory: so it fails on all ranks, and none waits for this one. What an earlier call has failed with is told by
-    /// [`earlier_failure`](StagedPending::earlier_failure).
+    /// without memory. So it fails on all ranks, and none waits for this one. [`earlier_failure`](StagedPending::earlier_failure) has
+    /// the error of an earlier call.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) while the stream is captured for a graph: the call is not made.

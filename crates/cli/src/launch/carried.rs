@@ -36,7 +36,7 @@ impl ReducerTotals {
         let Self { reducers, received, sent } = *self;
         let reducer = if reducers == 1 { "reducer" } else { "reducers" };
         (reducers > 0).then(|| {
-            format!("{reducers} {reducer} received {} and sent {}", HumanBytes(received), HumanBytes(sent))
+            format!("{reducers} {reducer} received {} and sent {} in total", HumanBytes(received), HumanBytes(sent))
         })
     }
 }
@@ -57,8 +57,8 @@ mod tests {
         ] {
             carried.add_text(text);
         }
-        assert_eq!(carried.report().unwrap(), "1 reducer received 1.00 MiB and sent 512.00 KiB");
+        assert_eq!(carried.report().unwrap(), "1 reducer received 1.00 MiB and sent 512.00 KiB in total");
         carried.add_text("{\"received\": 1048576, \"sent\": 1048576}");
-        assert_eq!(carried.report().unwrap(), "2 reducers received 2.00 MiB and sent 1.50 MiB");
+        assert_eq!(carried.report().unwrap(), "2 reducers received 2.00 MiB and sent 1.50 MiB in total");
     }
 }
