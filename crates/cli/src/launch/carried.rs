@@ -36,7 +36,11 @@ impl ReducerTotals {
         let Self { reducers, received, sent } = *self;
         let reducer = if reducers == 1 { "reducer" } else { "reducers" };
         (reducers > 0).then(|| {
-            format!("{reducers} {reducer} received {} and sent {} in total", HumanBytes(received), HumanBytes(sent))
+            format!(
+                "{reducers} {reducer} received {} and sent {} in total",
+                HumanBytes(received),
+                HumanBytes(sent)
+            )
         })
     }
 }
