@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -408,12 +408,21 @@ def test_cuda_copies_between_devices_on_streams_that_are_not_the_programs(monkey
     assert seen == [{"cuda:1": side.name}, {"cuda:1": side.name}] and landing != side.name
     library.copy(side, tensor("cuda:0"), tensor("cuda:1"))
     assert seen[2]["cuda:0"] == landing
+    # Torch can copy once more on the stream where it lands, so what follows comes behind that one, too.
+    assert side.awaited == [landing, landing]
 
 
 @dataclass(eq=False)
 class FakeStream:
     device: str
     name: str
+    awaited: list[str] = field(default_factory=list)
+
+    def record_event(self) -> str:
+        return self.name
+
+    def wait_event(self, event: str) -> None:
+        self.awaited.append(event)
 
 
 class FakeCuda:

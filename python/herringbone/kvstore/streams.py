@@ -146,13 +146,17 @@ class Cuda:
 
     def copy(self, stream: Any, target: Any, source: Any) -> None:
         """``Tensor.copy_``. Between devices torch has the current streams of both wait for each other, and the program's need not."""
-        torch = _torch()
+        torch, landing = _torch(), None
         with contextlib.ExitStack() as current:
             if source.is_cuda and target.is_cuda and source.device != target.device:
                 # What lands on a device has a stream there, on which nothing else is queued.
-                current.enter_context(torch.cuda.stream(self._stream(target.device, stream)))
+                landing = self._stream(target.device, stream)
+                current.enter_context(torch.cuda.stream(landing))
             current.enter_context(torch.cuda.stream(stream))
             target.copy_(source, non_blocking=True)
+        if landing is not None:
+            # Without access to each other's memory, rows that are not contiguous get their values there at last.
+            stream.wait_event(landing.record_event())
 
     def add(self, stream: Any, target: Any, source: Any) -> None:
         """``Tensor.add_``."""
