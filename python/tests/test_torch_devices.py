@@ -28,7 +28,7 @@ from herringbone.torch.member import Member, Unformed
 from herringbone.torch.mixing import others_in
 from herringbone.torch.streams import cuda_devices
 from herringbone.torch.tensors import Lacking, stand_in
-from herringbone.torch.work import Work
+from herringbone.torch.work import StagedWork, Work
 
 
 @pytest.fixture(scope="module", params=["two ranks", "three ranks", "hosts that wait"])
@@ -280,6 +280,7 @@ def on_stream(stream: str) -> Iterator[None]:
 def test_callbacks_compute_on_the_stream_where_the_program_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Here.stream)
     monkeypatch.setattr(torch.cuda, "stream", on_stream)
+    monkeypatch.setattr(torch.cuda, "Event", Recorded)
     tensor, later, settled, threads = torch.empty(0, device="meta").as_subclass(OnCuda), Later(), [], CallbackThreads()
     handle: Any = later
     work = Work([handle], ["all_reduce"], [tensor], [lambda: settled.append(Here.stream)], threads)
@@ -294,6 +295,38 @@ def test_callbacks_compute_on_the_stream_where_the_program_gives_them(monkeypatc
     later.over.set()
     assert chained.wait() == "another"
     assert later.ordered_on == settled == ["one"]
+    threads.close()
+
+
+class Recorded:
+    """An event that notes its streams."""
+
+    said: list[str] = []
+
+    def record(self, stream: str) -> None:
+        self.said.append(f"behind {stream}")
+
+    def wait(self, stream: str) -> None:
+        self.said.append(f"{stream} waits")
+
+
+def test_every_stream_that_waits_comes_behind_the_further_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Here.stream)
+    monkeypatch.setattr(torch.cuda, "stream", on_stream)
+    monkeypatch.setattr(torch.cuda, "Event", Recorded)
+    monkeypatch.setattr(Recorded, "said", said := [])
+    tensor, later, steps, threads = torch.empty(0, device="meta").as_subclass(OnCuda), Later(), list[str](), CallbackThreads()
+    later.over.set()
+    handles: list[Any] = [later]
+    work = Work(handles, ["all_reduce"], [tensor], [lambda: steps.append(Here.stream)], threads)
+    for stream in ("one", "another", "one"):
+        with on_stream(stream):
+            work.wait()
+    assert steps == ["one"] and said == ["behind one", "another waits", "one waits"]
+    with on_stream("a third"):
+        dropped = StagedWork(handles, ["all_reduce"], [tensor], [lambda: steps.append(Here.stream)], threads)
+    del dropped
+    assert steps == ["one", "a third"]
     threads.close()
 
 

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-__all__ = ["cuda_devices", "on_streams", "streams_here"]
+__all__ = ["Points", "cuda_devices", "follow", "on_streams", "points_here", "streams_here"]
+
+Points = tuple[tuple[torch.device, torch.cuda.Event], ...]
+"""Ends of what streams have been given, by their devices."""
 
 
 def cuda_devices(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
@@ -23,6 +26,22 @@ def cuda_devices(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
 def streams_here(devices: Iterable[torch.device]) -> tuple[torch.cuda.Stream, ...]:
     """This thread's current stream of each device."""
     return tuple(torch.cuda.current_stream(device) for device in devices)
+
+
+def points_here(devices: Iterable[torch.device]) -> Points:
+    """The end of what each device's current stream has been given."""
+    points = []
+    for device in devices:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        points.append((device, event))
+    return tuple(points)
+
+
+def follow(points: Points) -> None:
+    """Have the current streams wait for the points."""
+    for device, event in points:
+        event.wait(torch.cuda.current_stream(device))
 
 
 @contextlib.contextmanager

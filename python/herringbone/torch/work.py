@@ -20,7 +20,7 @@ from .calls import CALLS, hidden
 from .devices import DeviceHandle
 from .futures import take_turns
 from .measured import Measured
-from .streams import cuda_devices, on_streams, streams_here
+from .streams import Points, cuda_devices, follow, on_streams, points_here, streams_here
 
 __all__ = ["Finished", "Numbered", "Received", "StagedWork", "Work", "torch_error"]
 
@@ -75,6 +75,10 @@ class Work(Numbered):
     # The default for works without further steps; others have their own.
     _lock = threading.RLock()
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
+    _streams: tuple[torch.cuda.Stream, ...] = ()
+    """Those that were current when it was made, for steps that nobody waits for."""
+    _settled: Points = ()
+    """The ends of its further steps on the streams where they were made."""
 
     def __init__(
         self,
@@ -95,6 +99,7 @@ class Work(Numbered):
         self._threads = threads
         if finish:
             self._lock = threading.RLock()
+            self._streams = streams_here(cuda_devices(tensors))
 
     @classmethod
     def of_all(cls, works: Sequence[Work], threads: CallbackThreads) -> Work:
@@ -205,7 +210,10 @@ class Work(Numbered):
         with self._lock:
             if self._finish:
                 take_steps_of(self._handles, self._finish)
-            self._finish = ()
+                self._finish = ()
+                self._settled = points_here(cuda_devices(self._tensors))
+            else:
+                follow(self._settled)  # the steps may have been made on another stream
 
 
 @hidden
@@ -214,10 +222,10 @@ class StagedWork(Work):
 
     def __del__(self) -> None:
         if self._finish:
-            handles, steps = self._handles, self._finish
+            handles, steps, streams = self._handles, self._finish, self._streams
             # A forked child has the parent's works, but no operations.
             with contextlib.suppress(errors.HerringboneError):
-                self._threads.watch(handles, lambda: take_steps(handles, steps))
+                self._threads.watch(handles, lambda: take_steps(handles, steps, streams))
 
 
 @hidden
@@ -246,10 +254,12 @@ def take_steps_of(handles: Sequence[Pending | DeviceHandle], steps: Sequence[Cal
         step()
 
 
-def take_steps(handles: Sequence[Pending | DeviceHandle], steps: Sequence[Callable[[], object]]) -> None:
-    """Bring results to their places, if all has gone well; there is nobody to hear of an error."""
+def take_steps(
+    handles: Sequence[Pending | DeviceHandle], steps: Sequence[Callable[[], object]], streams: tuple[torch.cuda.Stream, ...]
+) -> None:
+    """Bring results to their places on these streams, if all has gone well; there is nobody to hear of an error."""
     if all(handle.error() is None for handle in handles):
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError), on_streams(streams):
             take_steps_of(handles, steps)
 
 
