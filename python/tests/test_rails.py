@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ pytest.importorskip("torch")
 import torch
 
 from herringbone.torch.lanes import CudaLane
+from herringbone.torch.local_flights import Stage
 from herringbone.torch.rails import ALIGNED_BYTES, LocalPlace, LocalReport, cut_for, ops_of, places_among, wanted
 
 
@@ -149,3 +153,17 @@ def test_steps_on_streams_wait_for_what_they_need_and_for_nothing_else(monkeypat
         "event 3 is behind second",
         "program waits for event 3",
     ]
+
+
+def test_a_stage_keeps_no_call_that_it_has_handed_on() -> None:
+    stage = Stage(lambda flight: None, None)
+    call: Any = torch.empty(0)
+    known = weakref.ref(call)
+    stage.put(call)
+    del call
+    deadline = time.monotonic() + 60
+    while known() is not None:
+        assert time.monotonic() < deadline, "the stage keeps the call's memory"
+        time.sleep(0.001)
+    stage.put(None)
+    stage.join()

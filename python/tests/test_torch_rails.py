@@ -37,7 +37,7 @@ def test_all_ranks_are_told_when_one_is_killed(group: Group, hosts: int, each: i
         assert "next call: " in output and f"rank {size - 1} is lost" in output, output
 
 
-@pytest.mark.parametrize("way", ["length", "op", "leaves", "aborts"])
+@pytest.mark.parametrize("way", ["length", "op", "type", "leaves", "aborts"])
 def test_all_ranks_are_told_when_one_calls_something_else(group: Group, way: str) -> None:
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     group.start_ranks("rails_confused.py", 4, "2", way, **place)

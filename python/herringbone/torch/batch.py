@@ -118,7 +118,7 @@ def submitted(member: Member, call: Call, accelerator: Accelerator | None, tenso
     group = member.on_device(accelerator, tensor)
     tensors: Sequence[torch.Tensor | None] = call[5]  # type: ignore[assignment]
     # Calls in turns come in another order on each rank, and torch's backends know none but that of the calls.
-    sums = None if in_turn() or isinstance(tensor, Lacking) else member.local_sums(accelerator, tensor)
+    sums = None if in_turn() or isinstance(tensor, Lacking) else member.local_sums(accelerator, tensor, call[6])
     if sums is not None:
         if sums.takes(call):
             return sums.submit(call, tensor)

@@ -136,7 +136,7 @@ class Named:
         count = check_explained(count, collective, compression)
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"explain: dtype is a {type(dtype).__name__}, not one of torch's, like torch.float32")
-        kind = folding(torch.empty(0, dtype=dtype), Reduction("sum")).dtype
+        kind = folding(torch.empty(0, dtype=dtype, device="cpu"), Reduction("sum")).dtype
         why = self.member.communicator.explain(collective, kind, count, compression)
         return "\n".join([why, *(f"tensors of a device: {said}" for said in self.member.on_hosts())])
 

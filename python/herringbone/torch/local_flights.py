@@ -82,5 +82,7 @@ class Stage:
             self._act(flight)
             if self._following is not None:
                 self._following.put(flight)
+            # Else it would keep the call's memory until the next call comes.
+            del flight
         if self._following is not None:
             self._following.put(None)

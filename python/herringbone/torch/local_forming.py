@@ -93,8 +93,8 @@ def exchanged(communicator: Communicator, seconds: float, own: LocalReport) -> l
     assert isinstance(host, bytes)
     device = hashlib.sha256(str(own.device).encode()).digest()
     choice = (BACKENDS.index(own.backend) + 1) if own.backend else 0
-    given = torch.tensor([*host, *device, choice], dtype=torch.uint8)
-    taken = torch.empty(communicator.size, len(given), dtype=torch.uint8)
+    given = torch.tensor([*host, *device, choice], dtype=torch.uint8, device="cpu")
+    taken = torch.empty(communicator.size, len(given), dtype=torch.uint8, device="cpu")
     kind = kind_of("all_gather", "u8")
     communicator.run((kind, len(given), 0, span(given), span(taken), (given, taken), seconds, 0, None))
     reports = []

@@ -42,6 +42,8 @@ class TakenKind(NamedTuple):
     folded: str
     """The engine's name of the type."""
     op: str
+    given: str
+    """The engine's name of the type that the elements have, which ranks compare."""
 
 
 def _taken() -> dict[object, TakenKind]:
@@ -50,10 +52,10 @@ def _taken() -> dict[object, TakenKind]:
         for op in ("sum", "average", "product", "min", "max"):
             # The average of integers needs the sum of all in a wider type.
             for folded, dtype in (FLOATS if op == "average" else FLOATS | INTEGERS).items():
-                kinds[kind_of(collective, folded, op)] = TakenKind(collective, dtype, folded, op)
+                kinds[kind_of(collective, folded, op)] = TakenKind(collective, dtype, folded, op, folded)
     for collective in ("broadcast", "all_gather"):
         for folded in FOLDED.values():
-            kinds[kind_of(collective, folded)] = TakenKind(collective, torch.uint8, "u8", "sum")
+            kinds[kind_of(collective, folded)] = TakenKind(collective, torch.uint8, "u8", "sum", folded)
     return kinds
 
 

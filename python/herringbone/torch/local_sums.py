@@ -121,7 +121,7 @@ class LocalSums:
         kind, seconds, priority = TAKEN[call[0]], call[6], call[7]
         if self._accelerator.is_capturing(tensor):
             raise errors.UnsupportedError(f"{kind.collective}: {CAPTURING}")
-        called = f"{kind.collective} of {call[1]} {kind.folded}, {kind.op}, root {call[2]}"
+        called = f"{kind.collective} of {call[1]} {kind.given}, {kind.op}, root {call[2]}"
         mark = zlib.crc32(called.encode())
         compared: Call = (BARRIER, 0, 0, (0, 0), (0, 0), None, seconds, priority, Extras(mark=mark))
         tensors = tensors_of(call)
@@ -286,7 +286,7 @@ class LocalSums:
         pending = []
         for other in range(self._host.size):
             if other != self._host.rank:
-                room = torch.empty(LEAVING_BYTES, dtype=torch.uint8)
+                room = torch.empty(LEAVING_BYTES, dtype=torch.uint8, device="cpu")
                 message = ("u8", LEAVING_BYTES, LEAVING_TAG, span(room), room, LISTENING_SECONDS)
                 last_message = self._host.receive(other, message)
                 callback_threads().watch([last_message], functools.partial(self._parted, last_message))
@@ -361,7 +361,7 @@ class LocalSums:
 
     def _part(self) -> None:
         """Send the other ranks of the host the last message, and wait a moment for theirs."""
-        bytes = torch.zeros(LEAVING_BYTES, dtype=torch.uint8)
+        bytes = torch.zeros(LEAVING_BYTES, dtype=torch.uint8, device="cpu")
         message = ("u8", LEAVING_BYTES, LEAVING_TAG, span(bytes), bytes, LEAVING_SECONDS)
         deadline = time.monotonic() + LEAVING_SECONDS
         others = [other for other in range(self._host.size) if other != self._host.rank]

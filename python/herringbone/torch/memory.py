@@ -44,14 +44,14 @@ def tensor_in(member: Member, size: int | Sequence[int], dtype: torch.dtype) -> 
     size = lengths("empty", "size", size)
     length = math.prod(size) * dtype.itemsize
     if length == 0:
-        return torch.empty(size, dtype=dtype)
+        return torch.empty(size, dtype=dtype, device="cpu")
     try:
         holder = holder_of(member.communicator, length)
     except errors.HerringboneError as error:
         raise torch_error(error) from None
     storage = torch.frombuffer(holder, dtype=torch.uint8).untyped_storage()
     # A view of the bytes would suffice, but autograd treats views differently.
-    tensor: torch.Tensor = torch.empty(0, dtype=dtype).set_(
+    tensor: torch.Tensor = torch.empty(0, dtype=dtype, device="cpu").set_(
         storage, 0, size, torch.empty(size, dtype=dtype, device="meta").stride()
     )
     return tensor

@@ -73,10 +73,10 @@ def _lengths(member: Member, batch: Batch, part: torch.Tensor) -> list[int]:
     """How many indices each rank has; checks that the tensors agree in everything else."""
     communicator = member.communicator
     alike = zlib.crc32(repr((tuple(part.shape), part.dtype)).encode())
-    all = torch.empty((communicator.size, 4), dtype=torch.int64)
+    all = torch.empty((communicator.size, 4), dtype=torch.int64, device="cpu")
     if isinstance(part, Lacking):
         batch.at_once(LENGTHS, 4, part, all)
-    own = torch.tensor([part._nnz(), part.sparse_dim(), part.dense_dim(), alike])
+    own = torch.tensor([part._nnz(), part.sparse_dim(), part.dense_dim(), alike], device="cpu")
     batch.at_once(LENGTHS, 4, own, all)
     unlike = [rank for rank, other in enumerate(all[:, 1:].tolist()) if other != own[1:].tolist()]
     if unlike:

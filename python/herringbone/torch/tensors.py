@@ -114,7 +114,7 @@ def or_lacking(
         if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
             raise
         shape, place = (like.shape, like) if isinstance(like, torch.Tensor) else (like, beside)
-        return stand_in(shape, dtype, torch.empty(0) if place is None else place)
+        return stand_in(shape, dtype, torch.empty(0, device="cpu") if place is None else place)
 
 
 def stand_in(shape: Sequence[int], dtype: torch.dtype, beside: torch.Tensor) -> Lacking:
@@ -172,7 +172,7 @@ class Folding(NamedTuple):
         factor, is_whole = self.factor, not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
         if is_whole and isinstance(factor, float):
             # torch keeps every number as a float, and multiplies integers by it in float32.
-            factor = int(factor) if factor.is_integer() else torch.tensor(factor, dtype=torch.float64)
+            factor = int(factor) if factor.is_integer() else torch.tensor(factor, dtype=torch.float64, device="cpu")
         return or_lacking(lambda: (tensor.detach() * factor).to(tensor.dtype).contiguous(), tensor, tensor.dtype)
 
 

@@ -1,10 +1,11 @@
 """The last rank makes another call than the others, while hosts add up first: every rank gets an error.
 
-Usage: rails_confused.py RANKS_PER_HOST WAY, which is "length", "op", "leaves" or "aborts".
+Usage: rails_confused.py RANKS_PER_HOST WAY, which is "length", "op", "type", "leaves" or "aborts".
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -34,7 +35,10 @@ def main(each: int, way: str) -> None:
         accelerator.rest()
     expected = herringbone.PeerLostError if way in ("leaves", "aborts") else herringbone.MismatchError
     try:
-        work = dist.all_reduce(torch.ones(length), op, async_op=True)
+        if way == "type":
+            work = dist.broadcast(torch.ones(length, dtype=torch.int32 if is_last else torch.float32), 0, async_op=True)
+        else:
+            work = dist.all_reduce(torch.ones(length), op, async_op=True)
         if way == "aborts" and is_last:
             dist.group.WORLD.abort()
             assert isinstance(work.exception(), herringbone.ClosedError), work.exception()
@@ -47,6 +51,12 @@ def main(each: int, way: str) -> None:
         dist.all_reduce(torch.ones(3))
     except expected as error:
         print(f"next call: {error}", flush=True)
+    if way in ("length", "op", "type"):
+        # A rank that makes its call after another one has left would be told of that.
+        store, ranks = dist.distributed_c10d._get_default_store(), range(dist.get_world_size())
+        with contextlib.suppress(RuntimeError):  # the store's process may leave first
+            store.set(f"told {dist.get_rank()}", "")
+            store.wait([f"told {rank}" for rank in ranks])
     accelerator.end()
 
 

@@ -32,6 +32,10 @@ def main() -> None:
         accelerator.synchronize()
         assert torch.equal(actual, expected), f"{actual} is not {expected}"
 
+    first = torch.ones(1)
+    with torch.device("meta"):
+        # A program's new tensors can be on its device, and what the ranks tell each other is on the host all the same.
+        dist.all_reduce(first)
     for length in (0, 1, 1009):
         tensor, whole, part = torch.full((length,), rank + 1.0), torch.zeros(size * length), torch.zeros(length)
         dist.all_reduce(tensor)
