@@ -106,6 +106,9 @@ impl DeviceGroup {
         let shared = &self.shared;
         let (communicator, accelerator) = (&shared.communicator, &shared.accelerator);
         communicator.check_usable(call.name())?;
+        if self.thread.is_none() {
+            return Err(shared.closed(call.name()));
+        }
         let rank = communicator.rank();
         let is_capturing = accelerator.is_capturing(stream);
         if matches!(is_capturing, Ok(true)) {
@@ -133,7 +136,7 @@ impl DeviceGroup {
         let turn = (!call.is_message()).then(|| communicator.staged_turn(asking));
         inbox.push(StagedSubmission { key, call, buffers, cut, turn, means, outcome: outcome.clone() });
         drop(inbox);
-        // The thread lives as long as this.
+        // The thread lives until this is closed.
         let _woken = self.sender.send(WAKE);
         Ok(StagedPending(outcome))
     }

@@ -141,3 +141,23 @@ fn calls_that_are_not_over_when_the_group_closes_have_failed_and_their_streams_g
     fake.run();
     assert!(!fake.is_busy());
 }
+
+#[test]
+fn a_closed_group_refuses_calls() {
+    on_ranks(
+        1,
+        3,
+        |_| plain(false),
+        |rank| {
+            let (communicator, fake) = (rank.communicator.clone(), rank.fake.clone());
+            let accelerator: Arc<dyn Accelerator> = fake.clone();
+            let group = DeviceGroup::with_slices(communicator.clone(), accelerator, SMALL).unwrap();
+            let mut closed = Rank { communicator, stream: fake.stream().unwrap(), fake, group, seed: 0 };
+            closed.group.close();
+            let tensor = Tensor::new(700);
+            let call = request(Collective::AllReduce, tensor.numbers);
+            let error = closed.submit(call, Some(&tensor), Some(&tensor)).err().unwrap();
+            assert!(matches!(error.kind(), ErrorKind::Closed), "{error}");
+        },
+    );
+}
