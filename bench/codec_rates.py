@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from machine import ROOT, bullets, machine
-from tables import table
+from text_tables import table
 
 HEADS = ["codec", "goal", "encode", "with feedback", "decode"]
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from tables import table
+from text_tables import table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RATES = "0.003,0.01,0.03,0.1,0.3"

@@ -19,7 +19,7 @@ from figures import human
 from machine import bullets, machine
 from processes import JobFailed, Namespaces, NoNamespaces, Processes
 from rigs import TOKEN
-from tables import table
+from text_tables import table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -18,7 +18,7 @@ from figures import duration, human, three_digits
 from processes import Cluster, JobFailed, Processes
 from rigs import LOCK, ROOT, TOKEN
 from run import numbers, size
-from tables import printed
+from text_tables import printed
 
 BY_HOSTS = {"HERRINGBONE_FOLD_ORDER": "hosts"}
 

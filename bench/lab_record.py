@@ -5,7 +5,7 @@ import statistics
 from figures import duration, human
 from plot import Axes, time_label
 from svg import BLUE, CYAN, GREEN, GREY, INK, OLIVE, ORANGE, PINK, PURPLE, RED, line, mark, picture, text
-from tables import table
+from text_tables import table
 
 BLIND = ["ring", "star", "radix", "plan, blind"]
 KNOWING = ["trees(best,single)", "trees(best)", "trees(throughput)", "trees", "plan"]

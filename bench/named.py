@@ -17,7 +17,7 @@ import tempfile
 from machine import bullets, machine
 from ports import free_port
 from processes import JobFailed, Processes
-from tables import table as markdown
+from text_tables import table as markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOLERANCE = 1e-5

@@ -6,7 +6,7 @@ Both stand between two markers, so that `make bench` can renew them. The ratios 
 import re
 
 from report import NAME
-from tables import table
+from text_tables import table
 
 BEGIN, END = "<!-- rigs: `make bench` keeps these lines -->", "<!-- /rigs -->"
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}

@@ -20,7 +20,7 @@ from processes import JobFailed, Namespaces, NoNamespaces
 from regret import LAYOUTS, Machine, constants
 from rigs import LOCK, ROOT
 from simulator import BAND, MIB, measured, say
-from tables import printed, table
+from text_tables import printed, table
 
 FITTED_RATE = 500
 PAYLOAD = 0.993

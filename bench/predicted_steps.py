@@ -25,7 +25,7 @@ from processes import Here, JobFailed, Namespaces, NoNamespaces, Processes
 from regret import LAYOUTS, Machine, constants
 from rigs import LOCK, ROOT, TOKEN
 from simulator import say
-from tables import printed, table
+from text_tables import printed, table
 
 WORKER = ROOT / "bench" / "predicted_steps_worker.py"
 PLACES = {"this host": ("1 host of 4", Machine(None)), "4 hosts": ("4 hosts", Machine(500))}

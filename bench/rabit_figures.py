@@ -13,7 +13,7 @@ import sys
 
 from machine import bullets, machine
 from ports import free_port
-from tables import table as markdown
+from text_tables import table as markdown
 
 WORKER = pathlib.Path(__file__).resolve().parent / "rabit_worker.py"
 RANKS, JOB = 2, 8

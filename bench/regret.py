@@ -25,7 +25,7 @@ from figures import duration, human
 from processes import JobFailed, NoNamespaces
 from rigs import LOCK, ROOT
 from simulator import LAYOUTS, job, measured, say
-from tables import printed, table
+from text_tables import printed, table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from figures import (
     three_digits,
     title,
 )
-from tables import table
+from text_tables import table
 
 BOUNDS = {"herringbone": ("floor", "ring bound"), "herringbone-reducers": ("server bound",)}
 NAME = re.compile(r"\d{4}-\d{2}-\d{2}-rigs\.md")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from machine import bullets, machine
-from tables import table as markdown
+from text_tables import table as markdown
 
 WORKER = pathlib.Path(__file__).resolve().parent / "shards_worker.py"
 GOAL = 1.05

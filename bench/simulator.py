@@ -21,7 +21,7 @@ from hosts import figures
 from predictions import constants_lines, inside, is_within, note
 from processes import JobFailed, Namespaces, NoNamespaces, Processes, Reducer
 from rigs import LOCK, REDUCER_PORT, ROOT, TOKEN
-from tables import printed, table
+from text_tables import printed, table
 
 MIB = 1 << 20
 BAND = (0.9, 1.1)

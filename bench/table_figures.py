@@ -17,7 +17,7 @@ import sys
 
 from machine import bullets, machine
 from ports import free_port
-from tables import table as markdown
+from text_tables import table as markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORKERS, SERVERS = 4, 2

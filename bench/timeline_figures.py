@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 from machine import bullets, machine
-from tables import table as markdown
+from text_tables import table as markdown
 
 WORKER = pathlib.Path(__file__).resolve().parent / "timeline_worker.py"
 GOAL_SIZE, GOAL_PERCENT = 1 << 20, 3.0

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 
-from tables import aligned
+from text_tables import aligned
 
 __all__ = ["Row", "bound_of", "checked", "judged", "page", "ratio", "table", "wrong"]
 

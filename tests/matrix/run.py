@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.append(str(ROOT / "bench"))
 
-from tables import aligned as table
+from text_tables import aligned as table
 
 FOLDER = ROOT / "target" / "matrix"
 OLDER = ("2.10.0", "2.13.0", "2.14.1")

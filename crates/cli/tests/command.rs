@@ -69,7 +69,7 @@ fn an_address_in_use_is_a_failure_that_names_it() {
     let address = value["listening"].as_str().unwrap();
     let (code, _, stderr) = output(&["serve", "--listen", address]);
     assert_eq!(code, 3, "{stderr}");
-    assert!(stderr.contains(address) && stderr.contains("take another port"), "{stderr}");
+    assert!(stderr.contains(address) && stderr.contains("pass another port"), "{stderr}");
 }
 
 #[test]

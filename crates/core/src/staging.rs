@@ -59,7 +59,7 @@ pub enum Signaller {
 
 /// How it ended that ranks were to agree about an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Agreement {
+pub enum StagedAgreement {
     /// All make the same call.
     Same,
     /// All know that they do not, or that one of them lacks memory for it.
@@ -283,14 +283,14 @@ impl StagingMachine {
     }
 
     /// It is known whether ranks agree about an operation.
-    pub fn agreed(&mut self, number: u64, agreement: Agreement) {
+    pub fn agreed(&mut self, number: u64, agreement: StagedAgreement) {
         let Some(operation) = self.operations.get_mut(&number) else { return };
         if operation.agreement != AgreementState::Asked {
             return;
         }
-        let is_refused = agreement == Agreement::Refused && self.rules.skip_refused;
+        let is_refused = agreement == StagedAgreement::Refused && self.rules.skip_refused;
         operation.agreement = if is_refused { AgreementState::Refused } else { AgreementState::Over };
-        if agreement != Agreement::Same {
+        if agreement != StagedAgreement::Same {
             self.fail(number);
         }
         self.advance();

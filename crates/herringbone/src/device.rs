@@ -126,7 +126,8 @@ impl DeviceGroup {
                 .map_err(|error| error_of(&error)),
         };
         let means = means.map_err(|error| error.about(rank, call.name()));
-        let outcome = StagedOutcome::new(shared, call.name());
+        let outcome =
+            StagedOutcome::new(communicator, accelerator.clone(), shared.unseen_failure(), call.name());
         if let Err(error) = &means {
             outcome.fail(error);
         }

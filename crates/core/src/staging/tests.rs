@@ -67,7 +67,7 @@ struct World {
 struct Log {
     started: Vec<SliceId>,
     /// What ranks have said about operations.
-    agreed: BTreeMap<u64, Agreement>,
+    agreed: BTreeMap<u64, StagedAgreement>,
     signalled: BTreeSet<u64>,
     failed: BTreeSet<u64>,
     retired: Vec<u64>,
@@ -182,7 +182,7 @@ impl World {
         let shape = self.shapes[slice.operation as usize];
         // The others may have another number of slices, or none.
         let agreement = self.log.agreed.get(&slice.operation);
-        let is_agreed = agreement.is_some_and(|agreement| *agreement != Agreement::Refused);
+        let is_agreed = agreement.is_some_and(|agreement| *agreement != StagedAgreement::Refused);
         if shape.slices > 1 && !is_agreed {
             return Err(format!("{slice:?} starts, and ranks have said {agreement:?}"));
         }
@@ -279,10 +279,10 @@ impl World {
             return;
         }
         let operation = self.asked.remove(self.draw.below(self.asked.len()));
-        let mut agreement = Agreement::Same;
+        let mut agreement = StagedAgreement::Same;
         if self.failures > 0 && self.draw.one_in(6) {
             self.failures -= 1;
-            agreement = [Agreement::Refused, Agreement::Unknown][self.draw.below(2)];
+            agreement = [StagedAgreement::Refused, StagedAgreement::Unknown][self.draw.below(2)];
             self.log.failed.insert(operation);
         }
         self.log.agreed.insert(operation, agreement);
@@ -327,7 +327,7 @@ impl World {
             return Err(format!("of {operations} operations {:?} are signalled", self.log.signalled));
         }
         let slices = |number: &u64| match self.log.agreed.get(number) {
-            Some(Agreement::Refused) => 0,
+            Some(StagedAgreement::Refused) => 0,
             _ => self.shapes[*number as usize].slices,
         };
         if self.log.started.len() != all.iter().map(slices).sum::<usize>() {
@@ -384,7 +384,7 @@ fn the_next_slice_is_copied_out_while_earlier_ones_travel() {
     );
     staging.copied_out(id(0));
     assert_eq!(staging.next_action(), None);
-    staging.agreed(0, Agreement::Same);
+    staging.agreed(0, StagedAgreement::Same);
     let start = StagingAction::Start { slice: id(0), slot: Some(0), lacking: false, last: false };
     assert_eq!([staging.next_action(), staging.next_action()], [Some(start), None]);
     // The third is queued behind the copy that leaves its slot, which has not ended.

@@ -1,7 +1,7 @@
 //! The thread that stages: it hears of calls, of the engine's ends and of complete events, and does what its lines decide.
 
 use super::{
-    line::{Purpose, StagingLine, Started},
+    line::{StagedPurpose, StagingLine, Started},
     shared::{CLOSE, DeviceShared, LineKey, WAKE, lock},
 };
 use crate::Pending;
@@ -23,7 +23,7 @@ const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(50
 /// An operation of the engine that runs.
 struct Travelling {
     key: LineKey,
-    purpose: Purpose,
+    purpose: StagedPurpose,
     pending: Pending,
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LineTurn, MessageRequest, Pending, Request, Result,
-    core::staging::{Agreement, Signaller, SliceId, StagedShape, StagingAction, StagingMachine},
+    core::staging::{Signaller, SliceId, StagedAgreement, StagedShape, StagingAction, StagingMachine},
     sys::{
         device::{Accelerator, AcceleratorError, DeviceEvent, DeviceStream, PinnedMemory},
         region::Region,
@@ -20,15 +20,15 @@ use std::{
 
 /// An operation of the engine that a line has started.
 pub(super) struct Started {
-    pub(super) purpose: Purpose,
+    pub(super) purpose: StagedPurpose,
     pub(super) pending: Pending,
 }
 
 /// What an operation of the engine is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Purpose {
+pub(super) enum StagedPurpose {
     /// That ranks agree about this staged operation.
-    Agreement(u64),
+    StagedAgreement(u64),
     Slice(SliceId),
 }
 
@@ -168,9 +168,10 @@ impl StagingLine {
     }
 
     /// An operation of the engine has ended.
-    pub(super) fn ended(&mut self, purpose: Purpose, pending: &Pending) {
+    pub(super) fn ended(&mut self, purpose: StagedPurpose, pending: &Pending) {
         let result = pending.result().unwrap_or(Ok(()));
-        let (Purpose::Agreement(number) | Purpose::Slice(SliceId { operation: number, .. })) = purpose;
+        let (StagedPurpose::StagedAgreement(number)
+        | StagedPurpose::Slice(SliceId { operation: number, .. })) = purpose;
         if let Some(running) = self.running.get_mut(&number) {
             running.outcome.set_source(pending.source());
             if let Err(error) = &result {
@@ -178,21 +179,24 @@ impl StagingLine {
             }
         }
         match purpose {
-            Purpose::Agreement(number) => self.agreed(number, &result),
-            Purpose::Slice(slice) => self.staging.ended(slice, result.is_ok()),
+            StagedPurpose::StagedAgreement(number) => self.agreed(number, &result),
+            StagedPurpose::Slice(slice) => self.staging.ended(slice, result.is_ok()),
         }
     }
 
     /// It is known whether ranks agree about a staged operation.
     fn agreed(&mut self, number: u64, result: &Result<()>) {
         let agreement = match result.as_ref().map_err(Error::kind) {
-            Ok(()) => Agreement::Same,
+            Ok(()) => StagedAgreement::Same,
             // Of this call: no rank completes an agreement before all have called it.
-            Err(ErrorKind::Mismatch { .. } | ErrorKind::Memory { ended_by: None, .. }) => Agreement::Refused,
+            Err(ErrorKind::Mismatch { .. } | ErrorKind::Memory { ended_by: None, .. }) => {
+                StagedAgreement::Refused
+            }
             // All that can be done is to make as many calls as the others, who are taken to make the same.
-            Err(_) => Agreement::Unknown,
+            Err(_) => StagedAgreement::Unknown,
         };
-        if let Some(running) = self.running.get_mut(&number).filter(|_| agreement == Agreement::Refused) {
+        if let Some(running) = self.running.get_mut(&number).filter(|_| agreement == StagedAgreement::Refused)
+        {
             // It makes no more calls.
             running.turn = None;
         }
@@ -259,11 +263,11 @@ impl StagingLine {
             match action {
                 StagingAction::Agree { operation, lacking } => match self.agree(operation, lacking) {
                     Ok(pending) => {
-                        return Some(Started { purpose: Purpose::Agreement(operation), pending });
+                        return Some(Started { purpose: StagedPurpose::StagedAgreement(operation), pending });
                     }
                     Err(error) => {
                         self.fail_operation(operation, error);
-                        self.staging.agreed(operation, Agreement::Unknown);
+                        self.staging.agreed(operation, StagedAgreement::Unknown);
                     }
                 },
                 StagingAction::CopyOut { slice, slot, behind } => {
@@ -278,7 +282,9 @@ impl StagingLine {
                         running.turn = running.turn.take().filter(|_| !last);
                     }
                     match started {
-                        Ok(pending) => return Some(Started { purpose: Purpose::Slice(slice), pending }),
+                        Ok(pending) => {
+                            return Some(Started { purpose: StagedPurpose::Slice(slice), pending });
+                        }
                         Err(error) => {
                             self.fail_operation(slice.operation, error);
                             self.staging.ended(slice, false);

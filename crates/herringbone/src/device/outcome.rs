@@ -1,8 +1,7 @@
 //! The end of a staged operation, shared by the staging thread and the waiting threads.
 
-use super::shared::DeviceShared;
 use crate::{
-    Error, ErrorKind, Result,
+    Communicator, Error, ErrorKind, Result,
     core::group::Rank,
     node::Node,
     sys::device::{Accelerator, AcceleratorError, DeviceEvent, DeviceStream, DeviceWord},
@@ -62,11 +61,15 @@ enum Landed {
 }
 
 impl StagedOutcome {
-    /// Of a call of the group, on its accelerator.
-    pub(super) fn new(shared: &DeviceShared, operation: &'static str) -> Arc<Self> {
-        let (accelerator, earlier) = (shared.accelerator.clone(), shared.unseen_failure());
-        let node = shared.communicator.parts().0.node.clone();
-        let (rank, word) = (shared.communicator.rank(), accelerator.take_word());
+    /// The end of a call of the communicator on this accelerator; `earlier` is an earlier call's failure, which no caller has seen.
+    pub(super) fn new(
+        communicator: &Communicator,
+        accelerator: Arc<dyn Accelerator>,
+        earlier: Option<Error>,
+        operation: &'static str,
+    ) -> Arc<Self> {
+        let node = communicator.parts().0.node.clone();
+        let (rank, word) = (communicator.rank(), accelerator.take_word());
         let (over, state, changed) = (AtomicBool::new(false), Mutex::default(), Condvar::new());
         Arc::new(Self { accelerator, node, rank, operation, over, word, earlier, state, changed })
     }
