@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,13 @@ def lines(outputs: list[tuple[int, str]]) -> list[list[str]]:
     return [line.split(maxsplit=3) for line in found[0]]
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name: texts between ranks are cut, and an error of a file begins with its path."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("others", [{}, {"HERRINGBONE_PLAN": ""}], ids=["all-name-it", "rank-0-alone"])
 def test_a_job_takes_the_schedule_of_a_file_to_the_same_bits(tmp_path: Path, group: Group, others: dict[str, str]) -> None:
     file = tmp_path / "found.txt"
@@ -70,26 +79,26 @@ def test_a_job_takes_the_schedule_of_a_file_to_the_same_bits(tmp_path: Path, gro
     ],
 )
 def test_no_rank_starts_with_a_file_that_cannot_be_taken(
-    tmp_path: Path, group: Group, algorithm: str | None, change: tuple[str, str], world: int, said: str
+    folder: Path, group: Group, algorithm: str | None, change: tuple[str, str], world: int, said: str
 ) -> None:
-    file = tmp_path / "found.txt"
+    file = folder / "found.txt"
     if algorithm is not None:
         file.write_text(shown("show", "--algorithm", algorithm, "--ranks", "4").replace(*change, 1))
     for status, output in sums(group, f"all_reduce:64K-inf:file={file}", world):
         assert status == 1 and "ConfigError" in output and said in output, output
 
 
-def test_a_schedule_of_hosts_needs_their_order(tmp_path: Path, group: Group) -> None:
+def test_a_schedule_of_hosts_needs_their_order(folder: Path, group: Group) -> None:
     """Here all ranks are on one host, so the order of hosts is that of ranks, which a schedule of two hosts of three does not have."""
-    file = tmp_path / "found.txt"
+    file = folder / "found.txt"
     words = ["--algorithm", "hierarchical", "--ranks", "6", "--per-host", "3", "--fold-order", "hosts"]
     file.write_text(shown("show", *words))
     for status, output in sums(group, f"all_reduce:64K-inf:file={file}", 6):
         assert status == 1 and "its sums are not added in the order of ranks" in output, output
 
 
-def test_a_file_is_read_up_to_a_limit(tmp_path: Path, group: Group) -> None:
-    file = tmp_path / "found.txt"
+def test_a_file_is_read_up_to_a_limit(folder: Path, group: Group) -> None:
+    file = folder / "found.txt"
     file.write_text("#" * (513 << 10))
     for status, output in sums(group, f"all_reduce:64K-inf:file={file}", 2):
         assert status == 1 and "more than 524288 bytes" in output, output
