@@ -136,18 +136,18 @@ class Member:
             group = self._on_devices[device] = DeviceGroup(self.communicator, device)
         return group
 
-    def local_sums(self, accelerator: Accelerator, tensor: torch.Tensor, seconds: float) -> LocalSums | None:
+    def local_sums(self, accelerator: Accelerator, tensor: torch.Tensor, seconds: float | None) -> LocalSums | None:
         """The group's calls whose ranks add up on their hosts first, for the device that has ``tensor``, if they do.
 
-        The first call decides that among all ranks, within its timeout of ``seconds``.
+        The first call decides that among all ranks, within its timeout of ``seconds``, or the group's.
         """
         device = accelerator.device(tensor)
         sums = self._sums.get(device)
         if sums is None:
             if accelerator.is_capturing(tensor):
                 return None  # the call is refused, and decides nothing
-            number = len(self._sums)
-            sums = decided(self.communicator, self.store, seconds, accelerator, tensor, number, self.rendezvous is not None)
+            within, number = self.seconds if seconds is None else seconds, len(self._sums)
+            sums = decided(self.communicator, self.store, within, accelerator, tensor, number, self.rendezvous is not None)
             self._sums[device] = sums
         return sums if isinstance(sums, LocalSums) else None
 
