@@ -31,7 +31,7 @@ TYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 NAMES = {short: name for name, short in TYPES.items()}
 WORKERS_MOST = 1 << 16
 """The most workers of a table, and the most steps that take effect together."""
-ELSEWHERE = "in another process that lives: give each process a rank of its own"
+ELSEWHERE = "in another live process: give each process a rank of its own"
 """A server's words for a rank that it has already; it cannot tell which process has the rank."""
 HERE = "by another ParameterServer of this process: close that one first"
 """The words if this process has it."""

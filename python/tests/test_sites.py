@@ -71,7 +71,7 @@ def test_named_sites_send_what_the_order_allows_over_their_link(tmp_path: Path) 
     file = topology(tmp_path)
     canonical = job(tmp_path / "canonical", HERRINGBONE_TOPOLOGY=file)
     assert all(plan.startswith("sites(radix,radix,3x2): ") for plan in canonical.plans), canonical
-    assert all("1.00 with HERRINGBONE_FOLD_ORDER=sites" in plan for plan in canonical.plans), canonical
+    assert all("1.00 x with HERRINGBONE_FOLD_ORDER=sites" in plan for plan in canonical.plans), canonical
     assert 1.49 < canonical.crossed < 1.5 * HEADERS, canonical
     first = job(tmp_path / "first", HERRINGBONE_TOPOLOGY=file, HERRINGBONE_FOLD_ORDER="sites")
     assert 0.99 < first.crossed < HEADERS, first

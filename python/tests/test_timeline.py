@@ -118,7 +118,7 @@ def test_a_killed_rank_leaves_a_file_that_is_merged(tmp_path: Path) -> None:
         os.kill(int(victim.name.split(".")[1]), signal.SIGKILL)
         group.finish(60)
     said = trace("merge", str(folder), "-o", str(tmp_path / "job.json"))
-    assert f"{victim.name}: it has no end" in said
+    assert f"{victim.name}: its end is missing" in said
     assert "right" in trace("check", str(tmp_path / "job.json"))
     assert any("rank 1 is lost" in fault["what"] for fault in figures(folder)["faults"])
 
