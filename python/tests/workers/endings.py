@@ -33,6 +33,13 @@ def group_with_an_operation() -> dist.ProcessGroup:
     return group
 
 
+def group_in_use(options: herringbone.Options | None = None) -> dist.ProcessGroup:
+    """A group that has had its first call, which on an accelerator waits for all ranks."""
+    group = dist.new_group(pg_options=options)
+    dist.all_reduce(torch.ones(3), group=group)
+    return group
+
+
 @case
 def groups_that_are_destroyed_after_an_operation() -> None:
     for _ in range(GROUPS):
@@ -187,7 +194,7 @@ def the_end_of_a_group_names_a_rank_that_leaves_without_its_last_call() -> None:
 @case
 def each_rank_ends_groups_in_its_own_order() -> None:
     """Where calls match there is no error, and where they do not there is one."""
-    groups = [dist.new_group() for _ in range(4)]
+    groups = [group_in_use() for _ in range(4)]
     reported = {group: send_as_the_root(group) for group in groups[:2]}
     for group in groups[2:]:
         dist.broadcast(torch.ones(3), 0, group=group)
@@ -208,7 +215,7 @@ def an_exception_under_way_keeps_its_place() -> None:
             end()
 
     for ends_by in (dist.destroy_process_group, lambda group: group.shutdown()):
-        group = dist.new_group()
+        group = group_in_use()
         is_reported = send_as_the_root(group)
         with contextlib.redirect_stderr(io.StringIO()) as printed:
             error_of(Oops, lambda: fail(lambda: ends_by(group)))
@@ -220,7 +227,7 @@ def an_exception_under_way_keeps_its_place() -> None:
 
 @case
 def nobody_is_asked_after_an_abort() -> None:
-    group = dist.new_group()
+    group = group_in_use()
     send_as_the_root(group)
     dist.barrier()
     with contextlib.redirect_stderr(io.StringIO()) as printed:
@@ -252,7 +259,7 @@ def all_groups_end_before_one_of_them_tells() -> None:
     """torch can begin anew then; groups of other backends end, too."""
     store = dist.PrefixStore("ended", dist.distributed_c10d._get_default_store())
     place = {"rank": rank(), "world_size": size()}
-    groups = [dist.new_group(), dist.new_group(pg_options=herringbone.Options()), dist.new_group(backend="gloo")]
+    groups = [group_in_use(), group_in_use(herringbone.Options()), dist.new_group(backend="gloo")]
     send_as_the_root(groups[0])
     # This one shares no connections with the others, so its end is its own.
     send_as_the_root(groups[1])

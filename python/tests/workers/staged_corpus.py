@@ -27,6 +27,7 @@ ELSEWHERE = {
     },
     "endings.py": {
         "groups_that_are_aborted_during_an_operation": "an abort waits a second at most for a call that begins at that moment",
+        "the_end_of_a_group_does_not_wait_for_a_rank_that_is_late": "a group's first call waits for all ranks",
     },
     "exchanges.py": {
         "a_split_that_the_other_rank_does_not_expect": "a barrier has no tensors, so it does not tell of an earlier staged call",
