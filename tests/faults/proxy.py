@@ -15,11 +15,15 @@ from collections.abc import Callable
 
 MAGIC = b"\xa8HRB"
 PREFIX_BYTES = 8
+KIND, HELLO = 4, 1
+PURPOSE = PREFIX_BYTES + 4
 HEADER_BYTES, FINGERPRINT_BYTES = 64, 52
 FINGERPRINT_FLAG, DATA_KIND = 2, 1
 GREETINGS = 2
-"""Messages of a handshake in each direction: Hello and Proof, Challenge and Welcome."""
+"""Messages of a handshake in each direction: Hello and Proof, Challenge and Welcome. A client ends some with a Ready."""
 PURPOSES = {1: "join", 2: "control", 3: "data", 4: "segment", 5: "greeting", 6: "enlist", 7: "status"}
+STAYING = "data"
+"""The purpose of connections whose handshake ends with a Ready."""
 READ_BYTES = 1 << 16
 SO_ORIGINAL_DST = 80
 
@@ -195,9 +199,11 @@ class Way:
             length = PREFIX_BYTES + int.from_bytes(self.held[6:PREFIX_BYTES], "little")
             if len(self.held) < max(length, PREFIX_BYTES):
                 break
-            messages.append(self.held[:length])
-            self.held = self.held[length:]
+            message, self.held = self.held[:length], self.held[length:]
             self.greetings -= 1
+            if message[KIND] == HELLO and PURPOSES.get(message[PURPOSE]) == STAYING:
+                self.greetings += 1
+            messages.append(message)
         if self.greetings:
             return messages, b""
         rest, self.held = self.held, b""
@@ -282,7 +288,7 @@ class Proxy:
             passed = b""
             for message in messages:
                 if way is connection.up and connection.purpose == "unknown":
-                    connection.purpose = PURPOSES.get(message[PREFIX_BYTES + 4], "unknown")
+                    connection.purpose = PURPOSES.get(message[PURPOSE], "unknown")
                     self.choose(connection)
                 passed += way.harm.greeting(message)
             if rest:

@@ -6,11 +6,14 @@
 //!                                         <-    Challenge    agreed version, a nonce
 //!   Proof    HMAC(token, client, Hello Challenge)           ->
 //!                                         <-    Welcome      who it is, HMAC(token, server, all of the above)
+//!   Ready    if the connection stays                        ->
 //! ```
 //! Instead of its next message a server can send a Refuse with a [`Refusal`]. The client proves itself first, so a
 //! stranger who connects learns nothing that depends on the token. The proofs cover every earlier byte, so neither
 //! side's identity, version or purpose can be altered. They cover both nonces, so no recording can be played again. The
-//! labels of the two directions differ, so no proof can be reflected. (HMAC-SHA256: RFC 2104, FIPS 180-4.) After the
+//! labels of the two directions differ, so no proof can be reflected. (HMAC-SHA256: RFC 2104, FIPS 180-4.) A client that
+//! waits in vain hangs up and calls again. Its Ready shows a server that stood still meanwhile which of these connections
+//! it has kept: without it both could believe in different ones. After the
 //! handshake, [`Keys`] protect only the place of each message: an attacker who can alter packets on their way still
 //! can.
 //!
@@ -28,7 +31,7 @@ mod transcript;
 pub use super::versions::Versions;
 pub use error::{Expected, HandshakeError};
 pub use keys::{Key, Keys, Seals};
-pub use message::{Hello, Identity, Purpose, Seen};
+pub use message::{Hello, Identity, Purpose, READY, Seen};
 
 use super::{
     Refusal, Role,

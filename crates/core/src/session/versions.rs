@@ -31,7 +31,8 @@ impl Versions {
     /// * 13: parameters have the ports of hosts.
     /// * 14: parameters have the sites of hosts, and whether jobs follow ports that become slow. A message of an all-reduce in several
     ///   stages can have several chunks.
-    pub const CURRENT: Versions = Versions { min: 14, max: 14 };
+    /// * 15: the client of a connection that stays ends the handshake.
+    pub const CURRENT: Versions = Versions { min: 15, max: 15 };
 
     /// The newest version that both sides speak.
     pub fn agree(self, other: Versions) -> Option<u16> {

@@ -8,7 +8,7 @@ use crate::{
         control::{ControlChannel, Message},
         handshake::{
             Claim, Client, DEADLINE_MILLISECONDS, Established, Expected, HandshakeError, Hello, Identity,
-            NONCE_BYTES,
+            NONCE_BYTES, READY,
         },
     },
     sys::peer,
@@ -188,6 +188,9 @@ pub(crate) fn greet(
     if is_unproven {
         owner::check(stream.owner()).map_err(HandshakeError::Refusing)?;
     }
+    if established.purpose.stays() {
+        stream.write_all(&READY)?;
+    }
     Ok(established)
 }
 
@@ -218,7 +221,8 @@ fn converse(
     }
 }
 
-/// Lets a client in.
+/// Lets a client in. If the connection [stays](crate::core::session::handshake::Purpose::stays) this returns once the client has said that it keeps it: one
+/// that has waited for the whole [`DEADLINE`], because this process stood still, has hung up and calls again.
 pub(crate) fn welcome(
     stream: &mut impl Stream,
     claim: Claim,
@@ -226,7 +230,21 @@ pub(crate) fn welcome(
 ) -> Result<Established, GreetError> {
     let (bytes, established) = claim.accept(own);
     stream.write_all(&bytes)?;
+    if established.purpose.stays() {
+        wait_until_kept(stream)?;
+    }
     Ok(established)
+}
+
+/// A client that lives has decided by then.
+const DECIDED: Duration = Duration::from_millis(2 * DEADLINE_MILLISECONDS);
+
+fn wait_until_kept(stream: &mut impl Stream) -> Result<(), GreetError> {
+    let (deadline, mut bytes, mut held) = (Instant::now() + DECIDED, [0; READY.len()], 0);
+    while held < bytes.len() {
+        held += read(stream, deadline, &mut bytes[held..])?;
+    }
+    if bytes == READY { Ok(()) } else { Err(GreetError::Protocol("it did not end the handshake")) }
 }
 
 /// Turns a client away, with a reason.

@@ -21,6 +21,9 @@ pub(super) const PROOF: u8 = 3;
 pub(super) const WELCOME: u8 = 4;
 pub(super) const REFUSE: u8 = 5;
 
+/// The last message of a client whose purpose [stays](Purpose::stays): it has no body.
+pub const READY: [u8; PREFIX_BYTES] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], 6, 0, 0, 0];
+
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -46,6 +49,13 @@ pub enum Purpose {
     Table = 9,
     /// To report that the worker does not come, because it cannot use its settings. To rank 0.
     Decline = 10,
+}
+
+impl Purpose {
+    /// Whether such a connection stays, and either side can speak first. Then the client ends the handshake with [`READY`].
+    pub fn stays(self) -> bool {
+        matches!(self, Purpose::Data | Purpose::Table)
+    }
 }
 
 /// The identity of a process.

@@ -2,12 +2,16 @@ use super::*;
 use crate::{
     core::session::{
         Refusal, Role,
-        handshake::{Expected, Hello, Identity, Purpose, Versions},
+        handshake::{Client, Expected, Hello, Identity, Purpose, Versions},
     },
     fabric::{dial, greet, pending_connections::OF_ONE_ORIGIN},
 };
 use rustix::event::{PollFd, PollFlags};
-use std::{io::Write, sync::atomic::AtomicBool, thread};
+use std::{
+    io::{Read, Write},
+    sync::atomic::AtomicBool,
+    thread,
+};
 
 const TOKEN: &[u8] = b"a token";
 const HELLO: &[u8] = b"\xa8HRB\x01\0";
@@ -87,6 +91,41 @@ fn is_over(stream: &TcpStream) -> bool {
 
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// Proves itself, and hangs up before it is let in.
+fn prove_and_leave(there: &str) {
+    let mut stream = dial::dial(there, None, |_| Ok(())).unwrap();
+    let hello = Hello { identity: identity(1), purpose: Purpose::Data, versions: Versions::CURRENT };
+    let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
+    let mut client = Client::new(hello, expected, TOKEN, greet::nonce().unwrap());
+    stream.write_all(&client.transmit().unwrap()).unwrap();
+    let proof = loop {
+        let mut bytes = vec![0; client.wants()];
+        let got = stream.read(&mut bytes).unwrap();
+        assert!(client.receive(&bytes[..got]).unwrap().done.is_none());
+        if let Some(proof) = client.transmit() {
+            break proof;
+        }
+    };
+    stream.write_all(&proof).unwrap();
+}
+
+#[test]
+fn a_caller_that_has_gone_is_not_let_in() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let there = listener.local_addr().unwrap().to_string();
+    let mut acceptor = Acceptor::new("a test", listener, TOKEN, POLICY).unwrap();
+    let caller = thread::spawn(move || prove_and_leave(&there));
+    let (mut stream, claim) = loop {
+        if let Some(proven) = acceptor.serve().into_iter().next() {
+            break proven;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    caller.join().unwrap();
+    let ended = greet::welcome(&mut stream, claim, identity(0));
+    assert!(ended.as_ref().is_err_and(greet::GreetError::is_end), "{ended:?}");
 }
 
 #[test]
