@@ -190,17 +190,17 @@ def put(*place: Any, value: Any) -> Callable[[dict[str, Any]], None]:
 
 WEIGHT = ("layers", 1, "parameters", 0)
 REFUSED = {
-    "other format": (put("format", value="a picture"), "this is no profile of a model"),
-    "newer": (put("version", value=2), "its version is 2, and this program reads version 1"),
-    "version that is true": (put("version", value=True), "its version is True, and"),
-    "version with a fraction": (put("version", value=1.0), "its version is 1.0, and"),
+    "other format": (put("format", value="a picture"), "this is not a profile of a model"),
+    "newer": (put("version", value=2), "its version is 2, but this program reads version 1"),
+    "version that is true": (put("version", value=True), "its version is True, but"),
+    "version with a fraction": (put("version", value=1.0), "its version is 1.0, but"),
     "timing of lists": (put("timing", value=[]), "timing is a list"),
-    "name of two lines": (put("name", value="a\nb"), r"name is 'a\\nb', which has a line's end or another control character"),
+    "name of two lines": (put("name", value="a\nb"), r"name is 'a\\nb', which has a line break or another control character"),
     "name that clears the screen": (put("name", value="\033[2J"), r"name is '\\x1b\[2J', which has"),
     "timing": (put("timing", value="hours"), "timing is 'hours'"),
-    "unknown key": (put("layer", value=[]), "the profile has 'layer'"),
+    "unknown key": (put("layer", value=[]), "the profile has the unknown key 'layer'"),
     "lacking key": (lambda whole: whole.pop("run"), "the profile lacks 'run'"),
-    "of the other timing": (put("sample", value="an image"), "the profile has 'sample'"),
+    "of the other timing": (put("sample", value="an image"), "the profile has the unknown key 'sample'"),
     "no layers": (put("layers", value=[]), "layers is empty"),
     "empty layer": (put("layers", 1, "parameters", value=[]), r"layers\[1\] has no parameters"),
     "layer": (put("layers", 1, value=7), r"layers\[1\] is 7, not an object"),
@@ -208,7 +208,7 @@ REFUSED = {
     "float length": (put(*WEIGHT, "shape", value=[2.0]), r"shape is 2.0, not a whole number"),
     "true as a length": (put(*WEIGHT, "shape", value=[True]), "shape is True, not a whole number"),
     "many lengths": (put(*WEIGHT, "shape", value=[1] * 17), "shape has 17 entries"),
-    "bytes": (put(*WEIGHT, "bytes", value=8), "bytes is 8, and .* has 2097152"),
+    "bytes": (put(*WEIGHT, "bytes", value=8), "bytes is 8, but .* has 2097152"),
     "dtype": (put(*WEIGHT, "dtype", value="float12"), "dtype is 'float12'"),
     "dtype of lists": (put(*WEIGHT, "dtype", value=[]), "dtype is a list"),
     "before the beginning": (put(*WEIGHT, "ready_seconds", value=-1.0), "ready_seconds is -1.0, not a number of seconds"),
@@ -218,9 +218,9 @@ REFUSED = {
     "flag": (put("run", "compiled", value=0), "run.compiled is 0, not true or false"),
     "seconds": (put("measured", "step_seconds", value="1"), "measured.step_seconds is '1', not a number of seconds"),
     "sums": (put("measured", "sums", value=0), "measured.sums is 0, not true or false"),
-    "no such parameter": (put("buckets", "rebuilt", value=[[5]]), "names parameter 5"),
-    "frozen in a bucket": (put("buckets", "initial", value=[[0]]), "names parameter 0"),
-    "twice in buckets": (put("buckets", "rebuilt", value=[[1], [1]]), "names parameter 1"),
+    "no such parameter": (put("buckets", "rebuilt", value=[[5]]), "has parameter 5"),
+    "frozen in a bucket": (put("buckets", "initial", value=[[0]]), "has parameter 0"),
+    "twice in buckets": (put("buckets", "rebuilt", value=[[1], [1]]), "has parameter 1"),
 }
 
 
@@ -242,7 +242,7 @@ def test_bytes_that_are_no_json_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="not a regular file"):
         read(tmp_path / "fifo")
     (tmp_path / "file").write_text("{}")
-    with pytest.raises(FormatError, match="file: this is no profile"):
+    with pytest.raises(FormatError, match="file: this is not a profile"):
         read(tmp_path / "file")
 
 

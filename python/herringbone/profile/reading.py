@@ -61,13 +61,13 @@ def parsed(data: bytes) -> Profile:
         FormatError: they are not a profile.
     """
     if len(data) > MOST_BYTES:
-        raise FormatError(f"the file has more than {MOST_BYTES >> 20} MiB, which no profile has")
+        raise FormatError(f"the file has more than {MOST_BYTES >> 20} MiB, the most for a profile")
     try:
         whole = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
     except FormatError:
         raise
     except (RecursionError, ValueError) as error:
-        raise FormatError(f"this is no JSON in UTF-8: {error}") from None
+        raise FormatError(f"this is not valid JSON in UTF-8: {error}") from None
     return _profile(whole)
 
 
@@ -79,15 +79,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise FormatError(f"{name} is not a number in JSON; leave such steps out")
+    raise FormatError(f"{name} is not valid JSON; leave out steps with such a number")
 
 
 def _profile(whole: Any) -> Profile:
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise FormatError(f'this is no profile of a model: it would begin with {{"format": "{FORMAT}"')
+        raise FormatError(f'this is not a profile of a model, which begins with {{"format": "{FORMAT}"')
     # True and 1.0 are equal to 1.
     if type(whole.get("version")) is not int or whole["version"] != VERSION:
-        raise FormatError(f"its version is {_shown(whole.get('version'))}, and this program reads version {VERSION}")
+        raise FormatError(f"its version is {_shown(whole.get('version'))}, but this program reads version {VERSION}")
     timing = whole.get("timing")
     if not isinstance(timing, str) or timing not in TIMINGS:
         raise FormatError(f'timing is {_shown(timing)}, not "operations" or "seconds"')
@@ -133,7 +133,7 @@ def _parameter(where: str, given: Any, timing: str) -> Parameter:
     _keys(where, given, needed, needed | {"trainable"} | ({"ready_seconds"} if timing == "seconds" else set()))
     trainable = _flag(f"{where}.trainable", given.get("trainable", True))
     if timing == "seconds" and trainable != ("ready_seconds" in given):
-        has = "no ready_seconds; null says that no gradient came" if trainable else "ready_seconds, but is not trainable"
+        has = "no ready_seconds; null means that no gradient came" if trainable else "ready_seconds, but is not trainable"
         raise FormatError(f"{where} has {has}")
     shape = tuple(_whole(f"{where}.shape", length) for length in _list(f"{where}.shape", given["shape"], MOST_LENGTHS))
     dtype = given["dtype"]
@@ -143,7 +143,7 @@ def _parameter(where: str, given: Any, timing: str) -> Parameter:
     seconds = None if ready is None else _seconds(f"{where}.ready_seconds", ready)
     found = Parameter(_text(f"{where}.name", given["name"]), shape, dtype, trainable, seconds)
     if found.bytes != _whole(f"{where}.bytes", given["bytes"]):
-        raise FormatError(f"{where}.bytes is {given['bytes']}, and {list(shape)} of {dtype} has {found.bytes}")
+        raise FormatError(f"{where}.bytes is {given['bytes']}, but {list(shape)} of {dtype} has {found.bytes}")
     return found
 
 
@@ -157,7 +157,7 @@ def _buckets(given: Any, parameters: Sequence[Parameter]) -> Buckets:
             found.append([_whole(f"buckets.{name}", index) for index in _list(f"buckets.{name}", bucket, len(parameters))])
             for index in found[-1]:
                 if index >= len(parameters) or not parameters[index].trainable or index in seen:
-                    raise FormatError(f"buckets.{name} names parameter {index}, which is not trainable, or names it twice")
+                    raise FormatError(f"buckets.{name} has parameter {index}, which is not trainable, or has it twice")
                 seen.add(index)
         return found
 
@@ -166,7 +166,7 @@ def _buckets(given: Any, parameters: Sequence[Parameter]) -> Buckets:
 
 
 def _record(where: str, kind: Callable[..., T], given: Any) -> T:
-    """An object of texts, numbers and flags, as an instance of its dataclass."""
+    """The dataclass instance of an object with texts, numbers and flags."""
     fields = {each.name: each for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
     needed = {name for name, each in fields.items() if each.default is dataclasses.MISSING}
     _keys(where, given, needed, set(fields))
@@ -182,14 +182,14 @@ def _keys(where: str, given: Any, needed: set[str], allowed: set[str]) -> None:
     for missing in sorted(needed - given.keys()):
         raise FormatError(f"{where} lacks {_shown(missing)}")
     for unknown in sorted(given.keys() - allowed):
-        raise FormatError(f"{where} has {_shown(unknown)}, which does not belong there; it can have {', '.join(sorted(allowed))}")
+        raise FormatError(f"{where} has the unknown key {_shown(unknown)}; it can have {', '.join(sorted(allowed))}")
 
 
 def _list(where: str, given: Any, most: int) -> list[Any]:
     if not isinstance(given, list):
         raise FormatError(f"{where} is {_shown(given)}, not a list")
     if len(given) > most:
-        raise FormatError(f"{where} has {len(given)} entries, and at most {most} fit there")
+        raise FormatError(f"{where} has {len(given)} entries, but at most {most} are allowed")
     return given
 
 
@@ -202,7 +202,7 @@ def _text(where: str, given: Any) -> str:
 def _line(where: str, given: Any) -> str:
     """A text that is printed, so it must not contain control characters of terminals."""
     if any(is_control(letter) for letter in _text(where, given)):
-        raise FormatError(f"{where} is {_shown(given)}, which has a line's end or another control character")
+        raise FormatError(f"{where} is {_shown(given)}, which has a line break or another control character")
     return str(given)
 
 
@@ -214,7 +214,7 @@ def _whole(where: str, given: Any) -> int:
 
 def _seconds(where: str, given: Any) -> float:
     if type(given) not in (int, float) or not (0 <= given < MOST_NUMBER and math.isfinite(given)):
-        raise FormatError(f"{where} is {_shown(given)}, not a number of seconds from 0")
+        raise FormatError(f"{where} is {_shown(given)}, not a number of seconds of 0 or more")
     return float(given)
 
 
