@@ -227,7 +227,7 @@ class Job:
             others = [other.process for other in together if other is not worker and other.process.status()]
             or_others = "".join(f", or rank {other.slot.rank}, {_describe(other.status())}" for other in others)
             place, after = (" first", "") if self._died_last is None else ("", f", after {self._died_last}")
-            say(f"rank {rank} failed{place}, {_describe(status)}{or_others}{after}; its own message is above, if it left one")
+            say(f"rank {rank} failed{place}, {_describe(status)}{or_others}{after}; its own message, if any, is above")
             if self._goes_round():
                 begun = f"processes were restarted {self._fruitless} times without a commit in between"
                 say(f"{begun}; fix what ends rank {rank}, or allow more restarts with --reset-limit")

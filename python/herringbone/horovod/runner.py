@@ -192,4 +192,4 @@ def _failed(job: Job, status: int, folder: Path) -> BaseException:
     if job.failed is not None and texts:
         return RuntimeError(f"horovod.run: the function failed on rank {texts[0].stem}:\n{texts[0].read_text()}")
     who = "the job was stopped" if job.failed is None else f"the process of rank {job.failed} ended"
-    return RuntimeError(f"horovod.run: {who} with exit status {status}; its own message is above, if it left one")
+    return RuntimeError(f"horovod.run: {who} with exit status {status}; its own message, if any, is above")
