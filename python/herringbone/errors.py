@@ -74,7 +74,7 @@ class ReducerLostError(HerringboneError):
 
 
 class TableError(HerringboneError):
-    """A server of tables refused a request, or a call is impossible. The table stays usable.
+    """A table server refused a request, or a call is impossible. The table stays usable.
 
     ``table`` is its name.
     """
@@ -85,7 +85,7 @@ class TableError(HerringboneError):
 
 
 class TableServerLostError(HerringboneError):
-    """A server of tables is gone, with its data.
+    """A table server is gone, with its data.
 
     ``address`` is its ``host:port``.
     """

@@ -1,4 +1,4 @@
-"""Servers of tables that are killed, stopped and started again: what workers were told was done is there, and counts once."""
+"""Table servers that are killed, stopped and started again: what workers were told was done is there, and counts once."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from lab.job import environment, python
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """Where a server of tables listens."""
+    """Where a table server listens."""
     command = [
         python(),
         "-m",

@@ -73,7 +73,7 @@ fn an_address_in_use_is_a_failure_that_names_it() {
 }
 
 #[test]
-fn a_server_of_tables_that_cannot_be_is_refused_at_the_start() {
+fn a_table_server_that_cannot_be_is_refused_at_the_start() {
     let serve = ["serve", "--listen", "127.0.0.1:0", "--tables"];
     let (code, _, stderr) = output(&[&serve[..], &["--memory", "0"]].concat());
     assert_eq!(code, 2, "{stderr}");

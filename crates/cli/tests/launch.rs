@@ -157,7 +157,7 @@ fn reducers_serve_the_ranks_alone() {
 }
 
 #[test]
-fn servers_of_tables_name_themselves_and_do_not_tell_of_each_others_end() {
+fn table_servers_name_themselves_and_do_not_tell_of_each_others_end() {
     let (code, _, stderr) =
         output(&mut launch(&["-n", "1", "--tables", "3", "--replicas", "1", "--", "sleep", "0.5"]));
     assert_eq!(code, 0, "{stderr}");

@@ -319,7 +319,7 @@ fn it_watches_on_while_nobody_answers_and_ends_with_a_refusal() {
 }
 
 #[test]
-fn a_server_of_tables_that_is_lost_between_two_questions_is_named() {
+fn a_table_server_that_is_lost_between_two_questions_is_named() {
     let (_server, address) =
         serving(&mut herringbone(&["serve", "--listen", "127.0.0.1:0", "--json", "--tables"]));
     let once = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -97,7 +97,7 @@ impl fmt::Display for Role {
         f.pad(match self {
             Role::Worker => "worker",
             Role::Reducer => "reducer",
-            Role::TableServer => "server of tables",
+            Role::TableServer => "table server",
         })
     }
 }

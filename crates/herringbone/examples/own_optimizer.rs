@@ -1,4 +1,4 @@
-//! A server of tables with an optimizer of its own: FTRL-Proximal (McMahan et al., KDD 2013), which keeps most weights of sparse
+//! A table server with an optimizer of its own: FTRL-Proximal (McMahan et al., KDD 2013), which keeps most weights of sparse
 //! linear models at exactly 0.
 //!
 //! ```sh

@@ -52,7 +52,7 @@ pub enum ErrorKind {
         /// The observed reason.
         reason: String,
     },
-    /// A server of tables does not do what it was asked, or a call is invalid. Nothing has changed, with one exception:
+    /// A table server does not do what it was asked, or a call is invalid. Nothing has changed, with one exception:
     /// if the call was in several messages, others can have been taken. The table stays usable.
     #[error("table {table:?}{}: {problem}", if .server.is_empty() { String::new() } else { format!(", at {server}") })]
     Table {
@@ -63,9 +63,9 @@ pub enum ErrorKind {
         /// The problem.
         problem: TableError,
     },
-    /// A server of tables is gone, with its tables.
+    /// A table server is gone, with its tables.
     #[error(
-        "the server of tables at {address} is lost: {reason}; once it is back, connect again and make the tables again, from a snapshot if there is one"
+        "the table server at {address} is lost: {reason}; once it is back, connect again and make the tables again, from a snapshot if there is one"
     )]
     TableServerLost {
         /// The address where it listened.
@@ -160,7 +160,7 @@ pub enum ErrorKind {
     },
     /// The handle was made before a fork and is used in the child.
     #[error(
-        "this process was forked after the group was formed, or the servers of tables were called; use them in the parent only, or connect again"
+        "this process was forked after the group was formed, or the table servers were called; use them in the parent only, or connect again"
     )]
     Forked,
     /// The communicator was closed, or aborted while the operation was under way.

@@ -1,6 +1,6 @@
 //! Jobs that start by ps-lite's lines: servers and workers of [tables](crate::table) that find each other through a scheduler.
 //!
-//! The scheduler is a server of tables with one small table, and all servers and workers are members of that table.
+//! The scheduler is a table server with one small table, and all servers and workers are members of that table.
 //! Member `n` has number `n`, which no two live processes can have. A server pushes its address; a pull returns once
 //! all have come. Later all servers wait for a second step that workers never end. It is over when the last worker has
 //! left, or is lost and given up.
@@ -309,7 +309,7 @@ impl PsLiteWorker {
         self.workers
     }
 
-    /// The servers of tables, for [`ParameterServer::connect`].
+    /// The table servers, for [`ParameterServer::connect`].
     pub fn servers(&self) -> &[String] {
         &self.servers
     }

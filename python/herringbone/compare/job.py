@@ -1,4 +1,4 @@
-"""One architecture's processes: workers, and reducers or servers of tables. All end with the job, even if it is killed."""
+"""One architecture's processes: workers, and reducers or table servers. All end with the job, even if it is killed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Options:
     workers: int
     choices: list[Choice]
     servers: int
-    """The number of reducers, or of servers of tables, for architectures that have some."""
+    """The number of reducers, or of table servers, for architectures that have some."""
     rate: float | None
     """Mbit/s of each link, each way; None: all processes are on this host."""
     slow: Slow | None
@@ -202,9 +202,7 @@ def _parser() -> _Parser:
         metavar="LIST",
         help="architectures, separated by commas [default: %(default)s]",
     )
-    add(
-        "--servers", metavar="M", help="reducers, or servers of tables, for architectures that use them [default: one per worker]"
-    )
+    add("--servers", metavar="M", help="reducers, or table servers, for architectures that use them [default: one per worker]")
     add("--rate", metavar="RATE", help="rate of each link each way, such as 100Mbit: each process gets a network namespace")
     add("--slow-worker", metavar="WHO:Fx", help="1:3x: worker 1 computes 3 times as long; random:3x: one drawn for each step")
     length = parser.add_mutually_exclusive_group()

@@ -121,7 +121,7 @@ pub(super) struct Processes {
     reducers: Vec<Child>,
     /// The traffic of ended reducers.
     carried: ReducerTotals,
-    /// Servers of tables.
+    /// Table servers.
     servers: Vec<Child>,
     ends: Ends,
     copies: Copies,
@@ -396,7 +396,7 @@ impl Processes {
     fn end(&mut self) -> io::Result<()> {
         self.signal_groups(Signal::KILL);
         self.drain_reducers()?;
-        // Servers of tables tell of others that they lose, so all stand still before the first one ends.
+        // Table servers tell of others that they lose, so all stand still before the first one ends.
         for server in &self.servers {
             let _ = kill_process(Pid::from_child(server), Signal::STOP);
         }

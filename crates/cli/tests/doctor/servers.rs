@@ -1,4 +1,4 @@
-//! Reducers and servers of tables that answer, do not, or are something else.
+//! Reducers and table servers that answer, do not, or are something else.
 
 use super::{BINARY, lines};
 use herringbone::core::session::handshake::{NONCE_BYTES, Policy, Server, Versions};
@@ -120,7 +120,7 @@ fn a_wrong_token_and_a_server_without_tables_are_told_apart() {
 }
 
 #[test]
-fn a_server_of_tables_answers() {
+fn a_table_server_answers() {
     let serving = Serving::start(&["--tables"]);
     let set = [("HERRINGBONE_TABLES", &*serving.address), ("HERRINGBONE_TOKEN", TOKEN)];
     let (code, rows) = called("table server", &set);
@@ -128,7 +128,7 @@ fn a_server_of_tables_answers() {
 }
 
 #[test]
-fn a_server_of_tables_that_is_down_stops_no_job_if_another_has_copies() {
+fn a_table_server_that_is_down_stops_no_job_if_another_has_copies() {
     // Two ports that were free a moment ago. In the range that the system draws from another process could take them.
     let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [up, down] = ports.map(|port| port.local_addr().unwrap().to_string());

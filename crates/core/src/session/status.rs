@@ -56,7 +56,7 @@ pub enum Activity {
     },
     /// It is a worker of a job. Nothing is known if its engine was busy all the time.
     Works(Option<JobStatus>),
-    /// It is a reducer, a server of tables, or both.
+    /// It is a reducer, a table server, or both.
     Serves {
         /// How many jobs it has served since it began, the present ones included.
         served: u64,

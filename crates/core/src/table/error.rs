@@ -1,4 +1,4 @@
-//! Why a server of tables does not do a request.
+//! Why a table server does not do a request.
 
 use crate::session::{Malformed, Reader, Writer};
 use alloc::string::String;

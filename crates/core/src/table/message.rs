@@ -1,4 +1,4 @@
-//! The messages of workers and servers of tables: the payloads of [request](crate::wire::Kind::Request) and
+//! The messages of workers and table servers: the payloads of [request](crate::wire::Kind::Request) and
 //! [answer](crate::wire::Kind::Answer) frames.
 //!
 //! A payload is a head, as written here, and then the values, row after row, as many as the head names keys. Nothing is

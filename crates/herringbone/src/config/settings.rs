@@ -122,7 +122,7 @@ pub(crate) const REDUCERS: Setting = setting(
 );
 pub(crate) const TABLES: Setting = setting(
     "HERRINGBONE_TABLES",
-    "addresses of the servers of tables: the same list in the same order on all workers",
+    "addresses of the table servers: the same list in the same order on all workers",
     "host:port,...",
     "none",
     WORKERS,
@@ -214,7 +214,7 @@ pub(crate) const LOCAL_SUMS: Setting = setting(
 );
 pub(crate) const TRANSPORT: Setting = setting(
     "HERRINGBONE_TRANSPORT",
-    "forces the transport between processes; with tcp a server of tables shares no memory with workers",
+    "forces the transport between processes; with tcp a table server shares no memory with workers",
     "shm or tcp",
     "shm within a host",
     ALL_READERS,

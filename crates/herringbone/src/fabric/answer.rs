@@ -35,7 +35,7 @@ pub(crate) struct Inquiry {
     claim: Claim,
 }
 
-/// What a reducer has to say, which may be a server of tables, too.
+/// What a reducer has to say, which may be a table server, too.
 pub(crate) struct ReducerAnswer<'a> {
     /// How many jobs it has served since it began, the present ones included.
     pub(crate) served: u64,
@@ -77,7 +77,7 @@ impl Inquiry {
         })
     }
 
-    /// A reducer answers, or a server of tables, which looks again for each question.
+    /// A reducer answers, or a table server, which looks again for each question.
     pub(crate) fn answer_of_reducer<'a>(
         self,
         own: Identity,

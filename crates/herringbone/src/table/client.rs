@@ -82,7 +82,7 @@ impl ParameterServer {
     pub fn connect(config: &Config, servers: &[String]) -> Result<Self> {
         let Config { token, rank, world, waits, transport, .. } = config;
         if servers.is_empty() {
-            let problem = "no server of tables is named; write HOST:PORT,... of herringbone serve --tables";
+            let problem = "no table server is named; write HOST:PORT,... of herringbone serve --tables";
             return Err(Error::config(TABLES.name, problem));
         }
         check_addresses(TABLES.name, servers)?;
@@ -324,7 +324,7 @@ fn is_restoring(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Table { problem: TableError::Restoring, .. })
 }
 
-/// The servers of tables that `HERRINGBONE_TABLES` names.
+/// The table servers that `HERRINGBONE_TABLES` names.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if it cannot be read.

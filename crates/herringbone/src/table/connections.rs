@@ -85,7 +85,7 @@ struct Shared {
 
 impl Connections {
     pub(super) fn open(worker: WorkerReach) -> Result<Arc<Self>> {
-        let at = |error| Error::io("connecting to servers of tables", error);
+        let at = |error| Error::io("connecting to table servers", error);
         let WorkerReach { servers, token, rank, workers, shares, timeout } = worker.clone();
         let incarnation = greet::random_number().map_err(at)?;
         let identity = Identity { role: Role::Worker, job: 0, rank, world: workers, incarnation };
@@ -179,9 +179,8 @@ impl Connections {
         let WorkerReach { timeout, rank, servers, .. } = &self.reach;
         if !call.wait(*timeout) {
             let missing = lock(&self.shared.ways).unanswered(call).into_iter();
-            let missing = missing
-                .map(|server| format!("the server of tables at {}", servers[server as usize]))
-                .collect();
+            let missing =
+                missing.map(|server| format!("the table server at {}", servers[server as usize])).collect();
             let kind = ErrorKind::Timeout { rank: *rank, after: *timeout, missing };
             return Err(Error::new(kind).about(*rank, operation));
         }
@@ -365,7 +364,7 @@ fn first_connections(
             let _unheard = to.send(FirstAnswer { server, connected });
         };
         let spawned = std::thread::Builder::new().name("hb-table-calls".to_owned()).spawn(call);
-        spawned.map_err(|error| Error::io("connecting to servers of tables", error))?;
+        spawned.map_err(|error| Error::io("connecting to table servers", error))?;
     }
     let links = collect_first(servers, &answers);
     is_over.store(true, Ordering::SeqCst);
@@ -410,7 +409,7 @@ fn first_connection(
             {
                 std::thread::sleep(AGAIN);
             }
-            result => return result.map_err(|error| error.at(&format!("the server of tables at {address}"))),
+            result => return result.map_err(|error| error.at(&format!("the table server at {address}"))),
         }
     }
 }

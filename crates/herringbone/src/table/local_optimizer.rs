@@ -64,7 +64,7 @@ impl LocalOptimizer {
     pub fn new(spec: OptimizerSpec, dtype: DType, elements: usize) -> Result<Self> {
         spec.check().map_err(unusable)?;
         if let OptimizerKind::Own(_) = spec.kind {
-            let problem = format_args!("{} in this process: servers of tables have it", spec.kind);
+            let problem = format_args!("{} in this process: table servers have it", spec.kind);
             return Err(Error::unsupported(problem));
         }
         let numbers = spec.planes() * elements;

@@ -38,7 +38,7 @@ impl TableGroup {
     }
 }
 
-/// Why two servers of tables are not of one group, as a worker sees it.
+/// Why two table servers are not of one group, as a worker sees it.
 pub(super) fn disagreement(one: &str, other: &str) -> String {
     format!("{one} and {other} have different lists of servers, or numbers of copies: {REMEDY}")
 }

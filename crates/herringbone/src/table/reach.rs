@@ -1,4 +1,4 @@
-//! Calling a server of tables.
+//! Calling a table server.
 
 use crate::{
     config::{WaitLimits, check_exposure},
@@ -14,7 +14,7 @@ use crate::{
     transport::tcp::TcpLink,
 };
 
-/// What a process says of itself to a server of tables.
+/// What a process says of itself to a table server.
 #[derive(Clone)]
 pub(super) struct Reach {
     pub(super) token: Option<String>,
@@ -23,7 +23,7 @@ pub(super) struct Reach {
     pub(super) shares: bool,
 }
 
-/// Calls a server of tables, which is to be in this place among the others.
+/// Calls a table server, which is to be in this place among the others.
 pub(super) fn connect_once(
     address: &str,
     reach: &Reach,

@@ -1,4 +1,4 @@
-//! A server of tables: a thread that serves workers and other servers, and threads that call other servers.
+//! A table server: a thread that serves workers and other servers, and threads that call other servers.
 
 use super::{
     link::MessageLink,
@@ -198,7 +198,7 @@ impl Drop for TableService {
     }
 }
 
-/// Calls a server of tables as another one of a group would, and ends the connection.
+/// Calls a table server as another one of a group would, and ends the connection.
 #[cfg(test)]
 pub(super) fn call_as(group: &TableGroup, address: &str) -> Result<(), GreetError> {
     let reach = Reach { token: None, shares: false, identity: own_identity(group, 1) };

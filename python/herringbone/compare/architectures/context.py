@@ -25,7 +25,7 @@ class Context:
     """The approximate number of steps."""
     seed: int
     servers: list[str]
-    """Addresses of the servers of tables, if the architecture has some."""
+    """Addresses of the table servers, if the architecture has some."""
     loss_of: Callable[..., Any]
     """The mean loss, a tensor, of ``model`` at a step, of part ``part`` of ``parts``: ``loss_of(model, step, part, parts)``."""
 

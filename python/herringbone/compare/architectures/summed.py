@@ -14,7 +14,7 @@ __all__ = ["make", "optimizer_of"]
 
 
 def optimizer_of(model: torch.nn.Module, context: Context) -> torch.optim.Optimizer:
-    """SGD with momentum, the optimizer of all architectures, because both torch and the servers of tables have it."""
+    """SGD with momentum, the optimizer of all architectures, because both torch and the table servers have it."""
     return torch.optim.SGD(model.parameters(), lr=context.learning_rate, momentum=context.momentum)
 
 

@@ -8,7 +8,7 @@ pub const TABLES: usize = 128;
 /// How many workers of a table it lists, beginning with the workers that are furthest behind.
 pub const TABLE_WORKERS: usize = 64;
 
-/// How a server of tables stands.
+/// How a table server stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableServerStatus {
     /// Its number in the set of servers that copy each other's ranges, and 0 if it is alone.

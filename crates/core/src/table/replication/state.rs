@@ -12,7 +12,7 @@ use alloc::{
     vec::Vec,
 };
 
-/// A server of tables among others.
+/// A table server among others.
 ///
 /// It has no connections, no clock and no tables; its caller has them. The caller reports each event, with the time in
 /// milliseconds since any moment, and follows the [outputs](NodeOutput) in their order.

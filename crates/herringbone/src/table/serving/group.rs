@@ -115,7 +115,7 @@ impl Serving {
                 group.node.receive(peer.server, message, now);
                 self.carry_out();
             }
-            Err(_) => self.end(number, &Broken::Protocol("an invalid message between servers of tables")),
+            Err(_) => self.end(number, &Broken::Protocol("an invalid message between table servers")),
         }
     }
 
