@@ -1,4 +1,4 @@
-//! Numbers on the command line: sets like `2..8,16` (both ends included), sizes like `64K`, and bytes for people.
+//! Numbers on the command line: sets like `2..8,16` (both ends included), sizes like `64K`, and times for people.
 
 use herringbone::Collective;
 use herringbone::settings::{Bytes, ParseBytesError};
@@ -172,6 +172,15 @@ fn size(text: &str) -> Result<usize, NumberError> {
     }
 }
 
+/// A time for people, in microseconds, milliseconds or seconds.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        less if less < 1e-3 => format!("{:.1} us", less * 1e6),
+        less if less < 1.0 => format!("{:.2} ms", less * 1e3),
+        more => format!("{more:.2} s"),
+    }
+}
+
 /// How many elements of `width` bytes each rank gives or gets, whichever is fewer, if the larger of the two buffers has at
 /// least this many bytes.
 pub(crate) fn elements(collective: Collective, ranks: u32, bytes: usize, width: usize) -> usize {
@@ -217,6 +226,12 @@ mod tests {
         }
         let far = "1,99999999999999999999".parse::<Set>().unwrap_err();
         assert_eq!(far.to_string(), "99999999999999999999 is above 65536");
+    }
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        let shown = [0.0, 12.34e-6, 0.0116667, 0.5, 1.0, 90.0].map(time);
+        assert_eq!(shown, ["0.0 us", "12.3 us", "11.67 ms", "500.00 ms", "1.00 s", "90.00 s"]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `herringbone topo`: the links between the nodes of a machine or a cluster.
 
 use crate::{
-    drawing, failure::Failure, job, machine, outcome::Outcome, progress::LateBar, table, topologies,
+    drawing, failure::Failure, job, machine, numbers::time, outcome::Outcome, progress::LateBar, table,
+    topologies,
 };
 use herringbone::{
     Communicator,
@@ -178,7 +179,7 @@ fn described(topology: &Topology) -> String {
         let (least, most) = range.unwrap_or((latency, latency));
         Some((least.min(latency), most.max(latency)))
     }) {
-        lines.push(format!("latency     {least} to {most} us"));
+        lines.push(format!("latency     {} to {}", of_latency(least), of_latency(most)));
     }
     if knows_links {
         lines.extend(carried(topology));
@@ -224,11 +225,16 @@ fn rate(rate: f64) -> String {
     }
 }
 
+/// A latency, which a topology has in microseconds.
+fn of_latency(microseconds: f64) -> String {
+    time(microseconds / 1e6)
+}
+
 /// A table of the ports.
 fn ports(topology: &Topology) -> String {
-    const COLUMNS: [&str; 4] = ["host", "out GB/s", "into GB/s", "latency us"];
+    const COLUMNS: [&str; 4] = ["host", "out GB/s", "into GB/s", "latency"];
     let row = |port: &TopologyPort| {
-        let latency = port.latency.map_or_else(|| "unknown".to_owned(), |latency| latency.to_string());
+        let latency = port.latency.map_or_else(|| "unknown".to_owned(), of_latency);
         [topology.nodes()[port.host].name.clone(), rate(port.out), rate(port.into), latency]
     };
     table::text(&COLUMNS, &COLUMNS[1..], topology.ports().iter().map(row))
@@ -250,9 +256,9 @@ fn carried(topology: &Topology) -> Vec<String> {
     let (size, bound) = (links.size(), all_reduce_bound(&links));
     let mut lines = vec![];
     if bound > 0.0 && bound.is_finite() {
-        let bound = (bound * 1e6).round() / 1e6;
+        let bound = time(bound);
         lines.push(format!(
-            "bound       {bound} s for an all-reduce of 1 GB by any schedule over the links that trees use"
+            "bound       {bound} for an all-reduce of 1 GB by any schedule over the links that trees use"
         ));
     }
     let is_missing = |at: usize| at / size != at % size && links.speed(at / size, at % size) <= 0.0;
@@ -314,12 +320,12 @@ mod tests {
         let said = |matrix: &str| described(&read(matrix, None).unwrap());
         let ring = said("0 1 0 0\n0 0 1 0\n0 0 0 1\n1 0 0 0\n");
         assert!(ring.contains("runs        ring; other all-reduces need missing links"), "{ring}");
-        assert!(ring.contains("bound       1.5 s for an all-reduce of 1 GB"), "{ring}");
+        assert!(ring.contains("bound       1.50 s for an all-reduce of 1 GB"), "{ring}");
         let chain = said("0 1 0\n1 0 1\n0 1 0\n");
         assert!(chain.contains("trees(best)") && !chain.contains("runs        ring"), "{chain}");
         let back = said("0 0 1\n1 0 0\n0 1 0\n");
         assert!(back.contains("runs        no algorithm"), "{back}");
         let all = said("0 2\n2 0\n");
-        assert!(all.contains("bound       0.5 s") && !all.contains("runs"), "{all}");
+        assert!(all.contains("bound       500.00 ms") && !all.contains("runs"), "{all}");
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     drawing::{self, DrawnEdge},
     failure::Failure,
     names,
-    numbers::{decimal, whole_of_64_bits},
+    numbers::{decimal, time, whole_of_64_bits},
     outcome::Outcome,
     table, topologies,
 };
@@ -179,12 +179,12 @@ fn print(set: &TreeSet, links: &LinkMatrix, topology: &Topology, out: &mut dyn W
         format!("{load} trees per weight of the busiest link; at most {max_link_use} trees on one link"),
     )?;
     figure("links used", links_used.to_string())?;
-    let (least_time, time) = (number(all_reduce_bound(links)), number(set.all_reduce_time(links)));
+    let [shortest, needed] = [all_reduce_bound(links), set.all_reduce_time(links)].map(time);
     let reached = 100.0 * set.part_of_bound(links);
     figure(
         "bound",
         format!(
-            "{least_time} s for an all-reduce of 1 GB by any schedule, if bandwidths are in GB/s. These trees, with sums up and results down at once, need {time} s: {reached:.1} % of that speed"
+            "{shortest} for an all-reduce of 1 GB by any schedule, if bandwidths are in GB/s. These trees, with sums up and results down at once, need {needed}: {reached:.1} % of that speed"
         ),
     )?;
     let least = set.size().next_power_of_two().ilog2();
@@ -255,6 +255,12 @@ mod tests {
         let roots = said(&format!("{NVLINKS} --roots 3,1 --json")).unwrap();
         let value: Value = serde_json::from_str(&roots).unwrap();
         assert_eq!([&value["trees"][0]["root"], &value["trees"][1]["root"]], [3, 1]);
+    }
+
+    #[test]
+    fn times_of_trees_have_units() {
+        let text = said(NVLINKS).unwrap();
+        assert!(text.contains("bound       175.00 ms for an all-reduce of 1 GB"), "{text}");
     }
 
     #[test]

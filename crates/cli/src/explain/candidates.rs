@@ -1,6 +1,6 @@
 //! The candidates for a call, their predicted costs, and where the choice would change.
 
-use crate::{failure::Failure, table};
+use crate::{failure::Failure, numbers::time, table};
 use herringbone::core::{
     plan::{
         Guidance, PriceBasis, Request, busiest_link,
@@ -147,14 +147,6 @@ fn place(place: Resource, workers: u32) -> String {
         Resource::Link { from, to } => format!("link {from} to {to}"),
         Resource::SwitchOut(_) | Resource::SwitchInto(_) => "a switch".into(),
         Resource::SiteOut(_) | Resource::SiteInto(_) => "a site's uplink".into(),
-    }
-}
-
-pub(super) fn time(seconds: f64) -> String {
-    match seconds {
-        less if less < 1e-3 => format!("{:.1} us", less * 1e6),
-        less if less < 1.0 => format!("{:.2} ms", less * 1e3),
-        more => format!("{more:.2} s"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The effect of codecs on a call's predicted time, and whether one is worth it.
 
-use super::candidates::{NONE, limit, time};
-use crate::{failure::Failure, table};
+use super::candidates::{NONE, limit};
+use crate::{failure::Failure, numbers::time, table};
 use herringbone::core::{
     codec::Codec,
     plan::{Guidance, Request, automatic, compare_codecs, predicted::Candidate},
