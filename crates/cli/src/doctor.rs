@@ -92,7 +92,7 @@ fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
     let columns = ["check", "result", "finding"];
     let narrow = ColumnConstraint::ContentWidth;
     let widths = [(0, narrow), (1, narrow), (2, SENTENCE_WIDTH)];
-    writeln!(out, "{}", table::sentences(&columns, &widths, findings.iter().map(Finding::cells)))?;
+    writeln!(out, "{}", table::sentences(&columns, &[], &widths, findings.iter().map(Finding::cells)))?;
     let mut titled = false;
     for finding in findings {
         let Some(remedy) = &finding.remedy else { continue };

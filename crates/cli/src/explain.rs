@@ -8,6 +8,7 @@ use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements, whole};
 use crate::{layout, outcome::Outcome, progress::LateBar, table, topologies};
 use candidates::Candidates;
+use comfy_table::{ColumnConstraint, Width};
 use compressed::CodecComparison;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
@@ -227,6 +228,8 @@ fn unusable(why: impl ToString) -> Failure {
 }
 
 const COLUMNS: [&str; 6] = ["bytes", "algorithm", "rounds", "messages", "bytes/link", "reason"];
+/// The widest column's width, so that a line has 120 characters where standard output is no terminal.
+const REASON_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::Fixed(39));
 
 fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = options;
@@ -237,7 +240,8 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
         order => writeln!(out, ", fold order {}", order.name())?,
     }
     let figures = ["bytes", "rounds", "messages", "bytes/link"];
-    writeln!(out, "{}", table::text(&COLUMNS, &figures, rows.iter().map(Row::cells)))?;
+    let widths = [(5, REASON_WIDTH)];
+    writeln!(out, "{}", table::sentences(&COLUMNS, &figures, &widths, rows.iter().map(Row::cells)))?;
     rows.iter().try_for_each(|row| {
         row.candidates.as_ref().map_or(Ok(()), |candidates| candidates.print(out))?;
         row.codecs.as_ref().map_or(Ok(()), |codecs| codecs.print(out))
@@ -396,10 +400,17 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "# all_reduce of f32, ranks 24, per host 8, reducers 2");
+        assert!(lines.iter().all(|line| line.chars().count() <= 120), "{text}");
+        // A reason takes several lines, in a column of its own.
         let at = lines[1].find("reason").unwrap();
-        for (line, row) in lines[3..].iter().zip(&rows) {
-            assert!(line[at..].starts_with(&row.choice.why), "{text}");
+        let mut reasons: Vec<String> = Vec::new();
+        for line in &lines[3..] {
+            match (line[..at].trim(), reasons.last_mut()) {
+                ("", Some(reason)) => *reason += &format!(" {}", line[at..].trim()),
+                _ => reasons.push(line[at..].trim().to_owned()),
+            }
         }
+        assert_eq!(reasons, rows.iter().map(|row| row.choice.why.clone()).collect::<Vec<_>>());
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     } else {
         let widths = [(0, ColumnConstraint::ContentWidth), (3, MEANING_WIDTH)];
         let columns = ["name", "value", "from", "meaning"];
-        writeln!(out, "{}", table::sentences(&columns, &widths, rows.iter().map(Row::cells)))?;
+        writeln!(out, "{}", table::sentences(&columns, &[], &widths, rows.iter().map(Row::cells)))?;
         // One that cannot be told is among the problems.
         if let Ok(place) = environment.place()
             && options.names.is_empty()

@@ -25,22 +25,22 @@ pub(crate) fn text<R: Into<Row>>(
     right: &[&str],
     rows: impl IntoIterator<Item = R>,
 ) -> String {
+    sentences(columns, right, &[], rows)
+}
+
+/// As [`text`], for rows with sentences: columns of these numbers have a width.
+pub(crate) fn sentences<R: Into<Row>>(
+    columns: &[&str],
+    right: &[&str],
+    widths: &[(usize, ColumnConstraint)],
+    rows: impl IntoIterator<Item = R>,
+) -> String {
     let mut table = filled(columns, rows);
     for (index, _) in columns.iter().enumerate().filter(|(_, name)| right.contains(*name)) {
         if let Some(column) = table.column_mut(index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    fitted(table)
-}
-
-/// A table of sentences, in which columns of these numbers have a width.
-pub(crate) fn sentences<R: Into<Row>>(
-    columns: &[&str],
-    widths: &[(usize, ColumnConstraint)],
-    rows: impl IntoIterator<Item = R>,
-) -> String {
-    let mut table = filled(columns, rows);
     for (column, width) in widths {
         table.column_mut(*column).map(|column| column.set_constraint(*width));
     }

@@ -17,6 +17,10 @@ use std::io::Write;
 /// In place of a table without rows, which only a call has that is too long for all of them.
 pub(super) const NONE: &str = "no times: an operation of this size has too many segments to count";
 
+/// Why times do not decide.
+const BY_SIZES: &str =
+    "sizes decide, because HERRINGBONE_CALIBRATION is not set; with it, the shortest predicted time decides";
+
 /// The candidates for a call, by predicted time.
 pub(super) struct Candidates {
     bytes: u64,
@@ -73,13 +77,10 @@ impl Candidates {
         }
         writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[1..6], self.rows.iter().map(Row::cells)))?;
         for line in self.left_out.iter().chain(&self.changes) {
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", table::wrapped(line))?;
         }
         if self.by_sizes {
-            writeln!(
-                out,
-                "sizes decide, because HERRINGBONE_CALIBRATION is not set; with it, the shortest predicted time decides"
-            )?;
+            writeln!(out, "{}", table::wrapped(BY_SIZES))?;
         }
         Ok(())
     }

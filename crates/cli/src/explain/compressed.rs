@@ -60,11 +60,9 @@ impl CodecComparison {
             writeln!(out, "* at most: the size depends on the numbers")?;
         }
         let Self { automatic: codec, why, .. } = self;
-        match self.is_calibrated {
-            // The table has the times.
-            true => writeln!(out, "compression=auto would take {codec}")?,
-            false => writeln!(out, "compression=auto would take {codec}: {why}")?,
-        }
+        // With a calibration the table has the times.
+        let why = if self.is_calibrated { String::new() } else { format!(": {why}") };
+        writeln!(out, "{}", table::wrapped(&format!("compression=auto would take {codec}{why}")))?;
         Ok(())
     }
 
