@@ -25,8 +25,8 @@ const SENTENCE_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::
 /// Check this machine before a job, and print fixes
 ///
 /// Checks settings, launchers, ports, names, the network interface, limits, memory, the scheduler and Python; calls
-/// the reducers of HERRINGBONE_REDUCERS and the servers of HERRINGBONE_TABLES; changes nothing. Run it in the shell
-/// or launcher script that starts the ranks, so that it reads their variables and limits. It waits at most ten
+/// the reducers of HERRINGBONE_REDUCERS and the table servers of HERRINGBONE_TABLES; changes nothing. Run it in the
+/// shell or launcher script that starts the ranks, so that it reads their variables and limits. It waits at most ten
 /// seconds for answers.
 ///
 /// "wrong" means that a job fails here; "warning", that some jobs fail or are slow, and the sentence names them.

@@ -31,9 +31,8 @@ const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 
 /// Show which algorithm a job would choose, and why
 ///
-/// A running group makes the same choice (Communicator::explain): by bytes, ranks, hosts and reducers, or by
-/// predicted times with HERRINGBONE_CALIBRATION. HERRINGBONE_PLAN and HERRINGBONE_ALGORITHM override it. The
-/// reduction is a sum.
+/// A running group makes the same choice: by bytes, ranks, hosts and reducers, or by predicted times with
+/// HERRINGBONE_CALIBRATION. HERRINGBONE_PLAN and HERRINGBONE_ALGORITHM override it. The reduction is a sum.
 ///
 /// messages: sent by the busiest worker. bytes/link: carried each way by the link of the busiest host; each reducer
 /// has its own host. A single size, or --candidates, also shows all candidates: predicted time, bottleneck, staging
@@ -44,10 +43,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
     ranks: u32,
     /// Workers per host, as consecutive ranks [default: all on one host]
-    #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
+    #[arg(long, value_name = "P", value_parser = whole(1..=MOST_RANKS))]
     per_host: Option<u32>,
     /// Fold order [default: HERRINGBONE_FOLD_ORDER, else ranks]
-    #[arg(long, value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    #[arg(long, value_name = "ORDER", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: Option<FoldOrder>,
     /// Number of reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=MOST_RANKS))]

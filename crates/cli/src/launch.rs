@@ -37,12 +37,11 @@ use std::process::{Command, Stdio};
 /// With --max-attempts K a failed rank restarts alone, with the same environment and DMLC_NUM_ATTEMPT, the number of
 /// the start from 0. The others get an error and take the new process in with `replace()`. A rank that fails K times
 /// without progress ends the job. Progress is a new number in the file HERRINGBONE_PROGRESS_FILE, such as the last
-/// checkpoint; programs with RABIT's interface write it themselves. A failed rank also ends the job if all others
-/// have written `complete` there and succeeded.
+/// checkpoint; programs with RABIT's interface write it themselves.
 ///
 /// If a rank ends the job, the others have 2 seconds to report it, then get SIGTERM, and SIGKILL 30 seconds later.
 /// SIGINT (Ctrl-C), SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on; a second one of the first four kills
-/// the ranks. After the ranks, reducers and table servers get SIGTERM, and SIGKILL 3 seconds later.
+/// the ranks. Reducers and table servers end after the ranks.
 ///
 /// The exit code is that of the first rank to fail, or 128 plus the number of the signal that ended it.
 #[derive(Clone, Debug, clap::Args)]

@@ -138,7 +138,7 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
 }
 
 /// The command line. A value can be a negative number everywhere, and a list that begins with one where sizes and numbers are
-/// wanted, so that the error is about the number.
+/// wanted, so that the error is about the number. The summaries of `-h` leave out options below a heading.
 fn command() -> clap::Command {
     let numbers = [
         TypeId::of::<Bytes>(),
@@ -153,7 +153,11 @@ fn command() -> clap::Command {
         numbers.iter().any(|number| value == *number)
     };
     verbs::with_groups(Command::command()).mut_subcommands(|verb| {
-        verb.mut_args(|argument| match argument.get_action().takes_values() {
+        verb.mut_args(|argument| {
+            let is_below_heading = argument.get_help_heading().is_some();
+            argument.hide_short_help(is_below_heading)
+        })
+        .mut_args(|argument| match argument.get_action().takes_values() {
             true if is_numbers(&argument) => argument.allow_hyphen_values(true),
             true => argument.allow_negative_numbers(true),
             false => argument,
@@ -227,6 +231,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_summary_leaves_out_the_inputs_of_figures() {
+        let mut command = command();
+        let figures = command.find_subcommand_mut("figures").unwrap();
+        let [short, long] = [figures.render_help(), figures.render_long_help()].map(|help| help.to_string());
+        assert!(short.contains("--only") && !short.contains("--vertex-hosts"), "{short}");
+        assert!(long.contains("--vertex-hosts"), "{long}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) struct SearchOptions {
     #[arg(long, default_value = "4M", value_name = "B")]
     bytes: Bytes,
     /// Fold order [default: HERRINGBONE_FOLD_ORDER, else ranks]
-    #[arg(long, value_parser = names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    #[arg(long, value_name = "ORDER", value_parser = names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: Option<FoldOrder>,
     /// Seconds to search
     #[arg(long, default_value_t = 10, value_name = "S", value_parser = whole(1..=86_400))]

@@ -36,10 +36,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["algorithm", "ranks", "reducers"])]
     schedule: Option<String>,
     /// Workers per host, for hierarchical [default: largest power of two up to the square root of the workers]
-    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
+    #[arg(long, value_name = "P", value_parser = whole(1..=u32::MAX))]
     per_host: Option<u32>,
     /// Fold order, for workers on several hosts
-    #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    #[arg(long, value_name = "ORDER", default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: FoldOrder,
     /// Reducers, for reduction_server, alone or in a hierarchy [default: 1]
     #[arg(long, value_name = "M", value_parser = whole(1..=16384))]

@@ -21,8 +21,7 @@ use std::io::Write;
 /// worker, and whether the schedule can run serially and restart without a lost reducer. Combinations without a
 /// schedule follow the table, with the reason.
 ///
-/// If all ranks do the same, one is proven for all: 16384 ranks take no time. Other schedules are too large to prove
-/// above 2^27 places, steps or messages in total, or 65535 messages from one rank to another.
+/// If all ranks do the same, one is proven for all: 16384 ranks take no time.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// all, or names, quoted in a shell: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree,
@@ -42,10 +41,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SET")]
     reducers: Option<Set>,
     /// Workers per host, for hierarchical [default: largest power of two up to the square root of the workers]
-    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
+    #[arg(long, value_name = "P", value_parser = whole(1..=u32::MAX))]
     per_host: Option<u32>,
     /// Fold order, for workers on several hosts
-    #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    #[arg(long, value_name = "ORDER", default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: FoldOrder,
     /// Show a row for each schedule
     #[arg(long, conflicts_with = "json")]

@@ -51,7 +51,7 @@ pub(crate) struct Options {
     /// Run as in the comparison rigs, by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, BENCH_SIZES and BENCH_BUDGET_S,
     /// with a reducer at port 7070 of each of BENCH_EXTRA_HOSTS. Writes a line per size to BENCH_OUT/r<RANK>.jsonl;
     /// in place where the collective can be
-    #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
+    #[arg(long, hide = true, conflicts_with_all = ["sizes", "seconds", "json"])]
     pub(super) rig: bool,
     #[command(flatten)]
     pub(super) ways: BenchWays,
@@ -63,7 +63,7 @@ pub(crate) struct Options {
 /// How buffers are reduced, and for which purpose.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct BenchWays {
-    /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
+    /// In place: buffers in memory that all ranks of a host map, so that sums need no copies
     #[arg(long)]
     pub(super) mapped: bool,
     /// Time 1, 50 and N all-reduces in a row, like a KVStore: one by one, and on a dependency engine

@@ -24,9 +24,9 @@ use std::{path::PathBuf, str::FromStr};
 
 /// Predict the time of a collective on given machines
 ///
-/// The schedule is proved, cut and compiled as in a running job, then simulated event by event. Each rank's thread
-/// does one thing at a time, and each host's port carries one message at a time. Costs come from a file of constants
-/// (--constants prints one). Options override the file.
+/// A job's schedule is simulated event by event. Each rank's thread does one thing at a time, and each host's port
+/// carries one message at a time. Costs come from a file of constants (--constants prints one). Options override the
+/// file.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SimulateOptions {
     #[command(flatten)]
