@@ -288,8 +288,8 @@ impl Round {
         }
         let hint = match self.problems().next() {
             Some((_, AskError::Token(_))) => {
-                "set HERRINGBONE_TOKEN to the token of the job or of the table servers. The ranks of a torch job without a token draw a secret \
-                 key: start the job with HERRINGBONE_TOKEN"
+                "set HERRINGBONE_TOKEN to the token of the job or of the table servers, or run this on one of their hosts as their user. A torch \
+                 job that starts without a token draws a secret one, so no other process can ask it: start it with HERRINGBONE_TOKEN"
             }
             Some((_, AskError::Silent(_))) => {
                 "pass the ADDR:PORT of another member: each reports whom the others wait for. With copies of tables, pass another table \
