@@ -24,7 +24,7 @@ simulations. Only numbers in an article's text are compared; nothing is read off
 | predicted | simulated with proven schedules and that constant; hollow points are prices instead of simulations |
 | formula | the article has a formula; ours is counted in proven schedules, or simulated with only the formula's costs |
 
-The articles' numbers belong to the default inputs. If you change an input on the command line, our numbers and curves change:
+Compare our numbers with an article's only at the default inputs. Options change an input, and with it our numbers and curves:
 
 ```sh
 herringbone figures changed --only notes --notes-ring 6
