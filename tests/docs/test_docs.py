@@ -229,7 +229,11 @@ def command(name, words, settings, folder):
         case ["torchrun", *rest]:
             assert "train.py" in rest, f"{name}: what would run {words}?"
         case ["mpirun" | "srun" as launcher, "-n", _, "python", "train.py"]:
-            as_started_by(launcher, folder)
+            as_started_by(launcher, [sys.executable, "train.py"], folder)
+        case ["mpirun" | "srun" as launcher, "-n", _, "sh", "-c", script]:
+            assert " exec python train.py" in script, f"{name}: {script}"
+            script = script.replace("exec python", f"exec {shlex.quote(python())}")
+            as_started_by(launcher, ["sh", "-c", script], folder, settings | {"MASTER_PORT": str(free_port())})
         case ["mpirun" | "srun", *_, "python", "train.py"]:
             pass  # they need several machines
         case ["kubectl", "apply", "-f", path] | ["sbatch", path] | ["docker", "build", "-f", path, *_]:
@@ -246,7 +250,7 @@ def without_torch(script):
     return script.exists() and "torch" not in script.read_text()
 
 
-def as_started_by(launcher, folder):
+def as_started_by(launcher, words, folder, settings=None):
     """Runs what a launcher of MPI would start, as two ranks with its variables; `make launchers` takes the launchers themselves."""
     common = {
         "mpirun": {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"docs-{os.getpid()}"},
@@ -255,7 +259,7 @@ def as_started_by(launcher, folder):
     names = {"mpirun": ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"], "srun": ["SLURM_PROCID", "SLURM_LOCALID"]}
     places = [common | {name: str(rank) for name in names[launcher]} for rank in range(2)]
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        list(threads.map(lambda place: succeed([sys.executable, "train.py"], folder, place), places))
+        list(threads.map(lambda place: succeed(words, folder, (settings or {}) | place), places))
 
 
 def as_started_by_ps_lite(roles, folder):
