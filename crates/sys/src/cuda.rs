@@ -3,9 +3,12 @@
 //! Streams and events are numbers of a table here, so a wrong one is an error and no wild pointer. Only the program's own streams
 //! and memory are raw, and [`DeviceStream::from_raw`] and [`DeviceMemory::from_raw`] say what they have to be.
 //!
-//! Each copy keeps both of its memories until an event behind it is complete. So memory that a caller drops too early stays.
+//! Each copy keeps both of its memories until an event behind it is complete, or its stream idle. So memory that a caller drops too
+//! early stays. What has ended is looked for when an event of the stream is released.
 
 mod driver;
+#[cfg(test)]
+mod tests;
 
 use crate::device::{
     Accelerator, AcceleratorError, DeviceEvent, DeviceMemory, DeviceStream, DeviceWord, DeviceWords,
@@ -58,9 +61,18 @@ unsafe impl Sync for Words {}
 #[derive(Default)]
 struct Table {
     streams: Vec<Stream>,
-    events: BTreeMap<usize, Event>,
+    /// The streams that nobody uses. Some may still have something to do.
+    given_back: Vec<usize>,
+    events: BTreeMap<usize, Recorded>,
     next_event: usize,
     unused: Vec<Event>,
+}
+
+/// An event that was not released.
+struct Recorded {
+    event: Event,
+    /// The own stream that it is of.
+    stream: Option<usize>,
 }
 
 struct Stream {
@@ -70,7 +82,8 @@ struct Stream {
 }
 
 struct RunningCopy {
-    behind: Event,
+    /// `None` where the driver has recorded none: a later copy's tells that this one has ended.
+    behind: Option<Event>,
     _device: DeviceMemory,
     _host: Arc<dyn Any + Send + Sync>,
 }
@@ -214,23 +227,21 @@ impl Cuda {
         }
         let _pushed = self.push()?;
         let mut table = self.lock();
-        let number = stream.number().filter(|number| *number < table.streams.len());
-        let number =
-            number.ok_or_else(|| AcceleratorError::new(call, "copies take streams of this device's"))?;
+        let number = table.own(call, stream)?;
         let handle = table.streams[number].handle;
-        table.prune(self.functions, number);
+        // Before the copy: what fails then has queued nothing.
+        let event = table.unused_event(self.functions)?;
         // SAFETY: the place lies within the host's memory, as was checked.
         let place = unsafe { host.start().add(at) };
-        self.functions.check(call, queue(address as u64, place.as_ptr().cast(), device.len(), handle.0))?;
-        let behind = table.record(self.functions, handle);
-        let kept = RunningCopy {
-            // Without an event the memory stays until the stream ends.
-            behind: *behind.as_ref().unwrap_or(&Event(null_mut())),
-            _device: device.clone(),
-            _host: host.keep(),
-        };
+        let status = queue(address as u64, place.as_ptr().cast(), device.len(), handle.0);
+        if let Err(error) = self.functions.check(call, status) {
+            table.unused.push(event);
+            return Err(error);
+        }
+        let behind = table.record_by(self.functions, event, handle).ok();
+        let kept = RunningCopy { behind, _device: device.clone(), _host: host.keep() };
         table.streams[number].running.push_back(kept);
-        behind.map(|_| ())
+        Ok(())
     }
 
     /// The driver's handle of a stream.
@@ -238,9 +249,7 @@ impl Cuda {
         if let Some(foreign) = stream.handle() {
             return Ok(Event(std::ptr::with_exposed_provenance_mut(foreign)));
         }
-        let own = stream.number().and_then(|number| table.streams.get(number));
-        own.map(|stream| stream.handle)
-            .ok_or_else(|| AcceleratorError::new("a stream", "this device has not made it"))
+        Ok(table.streams[table.own("a stream", stream)?].handle)
     }
 
     fn word_of(&self, word: DeviceWord) -> Result<(&Words, u64), AcceleratorError> {
@@ -251,34 +260,86 @@ impl Cuda {
 }
 
 impl Table {
-    /// Records an event, a used one if there is one.
-    fn record(&mut self, functions: &Functions, stream: Event) -> Result<Event, AcceleratorError> {
-        let event = match self.unused.pop() {
-            Some(event) => event,
-            None => {
-                let mut event: Handle = null_mut();
-                // SAFETY: the driver writes the event.
-                let status = unsafe { (functions.event_create)(&raw mut event, driver::DISABLE_TIMING) };
-                functions.check("cuEventCreate", status)?;
-                Event(event)
-            }
-        };
-        // SAFETY: the event is of this table, and the stream of this device.
-        functions.check("cuEventRecord", unsafe { (functions.event_record)(event.0, stream.0) })?;
-        Ok(event)
+    /// The number of a stream of this table's.
+    fn own(&self, call: &'static str, stream: &DeviceStream) -> Result<usize, AcceleratorError> {
+        let number = stream.number().filter(|number| *number < self.streams.len());
+        number.ok_or_else(|| AcceleratorError::new(call, "this device has not made the stream"))
     }
 
-    /// Lets go of what copies have kept that have ended.
-    fn prune(&mut self, functions: &Functions, stream: usize) {
-        let Self { streams, unused, .. } = self;
-        let running = &mut streams[stream].running;
-        while let Some(copy) = running.front().filter(|copy| !copy.behind.0.is_null()) {
-            // SAFETY: the event is of this table.
-            if unsafe { (functions.event_query)(copy.behind.0) } != driver::SUCCESS {
-                return;
-            }
-            unused.extend(running.pop_front().map(|copy| copy.behind));
+    /// An event to record, a used one if there is one.
+    fn unused_event(&mut self, functions: &Functions) -> Result<Event, AcceleratorError> {
+        if let Some(event) = self.unused.pop() {
+            return Ok(event);
         }
+        let mut event: Handle = null_mut();
+        // SAFETY: the driver writes the event.
+        let status = unsafe { (functions.event_create)(&raw mut event, driver::DISABLE_TIMING) };
+        functions.check("cuEventCreate", status).map(|()| Event(event))
+    }
+
+    /// Records an event, which is unused again where the driver does not.
+    fn record_by(
+        &mut self,
+        functions: &Functions,
+        event: Event,
+        stream: Event,
+    ) -> Result<Event, AcceleratorError> {
+        // SAFETY: the event is of this table, and the stream of this device.
+        let status = unsafe { (functions.event_record)(event.0, stream.0) };
+        let recorded = functions.check("cuEventRecord", status);
+        if recorded.is_err() {
+            self.unused.push(event);
+        }
+        recorded.map(|()| event)
+    }
+
+    /// Takes the copies of a stream that have ended, to be dropped without the lock: an owner of memory may call the device.
+    fn take_ended(&mut self, functions: &Functions, stream: usize) -> Vec<RunningCopy> {
+        let running = &mut self.streams[stream].running;
+        let mut ended = 0;
+        for (number, copy) in (1..).zip(running.iter()) {
+            let Some(behind) = copy.behind else { continue };
+            // SAFETY: the event is of this table.
+            if unsafe { (functions.event_query)(behind.0) } != driver::SUCCESS {
+                break;
+            }
+            ended = number;
+        }
+        self.take_first(stream, ended)
+    }
+
+    /// Takes so many copies of a stream.
+    fn take_first(&mut self, stream: usize, copies: usize) -> Vec<RunningCopy> {
+        let ended: Vec<RunningCopy> = self.streams[stream].running.drain(..copies).collect();
+        self.unused.extend(ended.iter().filter_map(|copy| copy.behind));
+        ended
+    }
+
+    /// All copies of a stream that has nothing to do; `None` while it has.
+    fn take_of_idle(
+        &mut self,
+        functions: &Functions,
+        stream: usize,
+    ) -> Result<Option<Vec<RunningCopy>>, AcceleratorError> {
+        // SAFETY: the stream is of this table.
+        let status = unsafe { (functions.stream_query)(self.streams[stream].handle.0) };
+        if status == driver::NOT_READY {
+            return Ok(None);
+        }
+        functions.check("cuStreamQuery", status)?;
+        Ok(Some(self.take_first(stream, self.streams[stream].running.len())))
+    }
+
+    /// A stream that was given back and has nothing to do, and the copies that it has done.
+    fn used_stream(&mut self, functions: &Functions) -> Option<(usize, Vec<RunningCopy>)> {
+        for place in 0..self.given_back.len() {
+            let number = self.given_back[place];
+            if let Ok(Some(ended)) = self.take_of_idle(functions, number) {
+                self.given_back.swap_remove(place);
+                return Some((number, ended));
+            }
+        }
+        None
     }
 }
 
@@ -289,6 +350,10 @@ impl Accelerator for Cuda {
 
     fn stream(&self) -> Result<DeviceStream, AcceleratorError> {
         let _pushed = self.push()?;
+        let used = self.lock().used_stream(self.functions);
+        if let Some((number, _ended)) = used {
+            return Ok(DeviceStream::own(number));
+        }
         let mut handle: Handle = null_mut();
         // SAFETY: the driver writes the stream.
         let status = unsafe { (self.functions.stream_create)(&raw mut handle, driver::NON_BLOCKING) };
@@ -296,6 +361,22 @@ impl Accelerator for Cuda {
         let mut table = self.lock();
         table.streams.push(Stream { handle: Event(handle), running: VecDeque::new() });
         Ok(DeviceStream::own(table.streams.len() - 1))
+    }
+
+    fn give_back_stream(&self, stream: DeviceStream) {
+        let mut table = self.lock();
+        if let Ok(number) = table.own("a stream", &stream) {
+            table.given_back.push(number);
+        }
+    }
+
+    fn is_idle(&self, stream: &DeviceStream) -> Result<bool, AcceleratorError> {
+        let _pushed = self.push()?;
+        let mut table = self.lock();
+        let number = table.own("cuStreamQuery", stream)?;
+        let ended = table.take_of_idle(self.functions, number);
+        drop(table);
+        Ok(ended?.is_some())
     }
 
     fn handle(&self, stream: &DeviceStream) -> usize {
@@ -306,10 +387,11 @@ impl Accelerator for Cuda {
         let _pushed = self.push()?;
         let mut table = self.lock();
         let handle = self.handle_of(&table, stream)?;
-        let event = table.record(self.functions, handle)?;
+        let event = table.unused_event(self.functions)?;
+        let event = table.record_by(self.functions, event, handle)?;
         let number = table.next_event;
         table.next_event += 1;
-        table.events.insert(number, event);
+        table.events.insert(number, Recorded { event, stream: stream.number() });
         Ok(DeviceEvent(number))
     }
 
@@ -317,7 +399,7 @@ impl Accelerator for Cuda {
         let _pushed = self.push()?;
         let table = self.lock();
         let handle = self.handle_of(&table, stream)?;
-        let Some(event) = table.events.get(&event.0) else {
+        let Some(Recorded { event, .. }) = table.events.get(&event.0) else {
             return Err(AcceleratorError::new("cuStreamWaitEvent", "there is no such event"));
         };
         // SAFETY: the event is of this table, and the stream of this device.
@@ -328,7 +410,7 @@ impl Accelerator for Cuda {
     fn query(&self, event: DeviceEvent) -> Result<bool, AcceleratorError> {
         let _pushed = self.push()?;
         let table = self.lock();
-        let Some(event) = table.events.get(&event.0) else {
+        let Some(Recorded { event, .. }) = table.events.get(&event.0) else {
             return Err(AcceleratorError::new("cuEventQuery", "there is no such event"));
         };
         // SAFETY: the event is of this table.
@@ -339,11 +421,14 @@ impl Accelerator for Cuda {
     }
 
     fn release(&self, event: DeviceEvent) {
+        let pushed = self.push();
         let mut table = self.lock();
+        let Some(Recorded { event, stream }) = table.events.remove(&event.0) else { return };
         // A stream that waits for it has taken what it was recorded for, so it can be recorded again.
-        if let Some(event) = table.events.remove(&event.0) {
-            table.unused.push(event);
-        }
+        table.unused.push(event);
+        let stream = stream.filter(|_| pushed.is_ok());
+        let _ended = stream.map(|stream| table.take_ended(self.functions, stream));
+        drop((table, pushed));
     }
 
     fn register(&self, memory: &PinnedMemory) -> Result<(), AcceleratorError> {
@@ -451,14 +536,14 @@ impl Drop for Cuda {
         let Ok(_pushed) = Pushed::new(functions, self.context) else { return };
         let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut events = std::mem::take(&mut table.unused);
-        events.extend(std::mem::take(&mut table.events).into_values());
+        events.extend(std::mem::take(&mut table.events).into_values().map(|recorded| recorded.event));
         for stream in table.streams.drain(..) {
             // SAFETY: the stream is this table's. Its copies have ended before what they keep is dropped.
             unsafe {
                 (functions.stream_synchronize)(stream.handle.0);
                 (functions.stream_destroy)(stream.handle.0);
             }
-            events.extend(stream.running.iter().map(|copy| copy.behind).filter(|event| !event.0.is_null()));
+            events.extend(stream.running.iter().filter_map(|copy| copy.behind));
         }
         for event in events {
             // SAFETY: the event is this table's, and nothing uses it any more.

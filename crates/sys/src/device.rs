@@ -18,11 +18,23 @@ pub trait Accelerator: Send + Sync + fmt::Debug {
     /// Whether streams can wait for a value in the host's memory. If not, the host has to wait before it queues on a stream.
     fn waits_for_values(&self) -> bool;
 
-    /// A new stream, which waits for no other one.
+    /// A stream that nobody else uses, which waits for no other one.
     ///
     /// # Errors
     /// The accelerator has none, as all errors here with the driver's reason.
     fn stream(&self) -> Result<DeviceStream, AcceleratorError>;
+
+    /// The stream is needed no more. Once it has done what it was given it can be a new one; until then what it copies is kept.
+    ///
+    /// It is not destroyed, because libraries that share the device's memory keep its handle: torch's allocator uses it when it frees
+    /// a tensor.
+    fn give_back_stream(&self, stream: DeviceStream);
+
+    /// Whether a stream that the accelerator has made has done all that it was given, for where no event can say so.
+    ///
+    /// # Errors
+    /// The stream has failed.
+    fn is_idle(&self, stream: &DeviceStream) -> Result<bool, AcceleratorError>;
 
     /// The driver's handle of a stream that the accelerator has made, for libraries that share its memory.
     fn handle(&self, stream: &DeviceStream) -> usize;
@@ -45,7 +57,7 @@ pub trait Accelerator: Send + Sync + fmt::Debug {
     /// The stream has failed.
     fn query(&self, event: DeviceEvent) -> Result<bool, AcceleratorError>;
 
-    /// The event is needed no more. What waits for it still does.
+    /// The event is needed no more. What waits for it still does. What the copies before it have kept is dropped, if it is complete.
     fn release(&self, event: DeviceEvent);
 
     /// Lets streams copy from and to this memory while the host does something else, until the memory is dropped.

@@ -182,6 +182,12 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
     return OK;
 }
 
+CUresult CUDAAPI cuStreamQuery(CUstream handle) {
+    struct stream *stream = stream_of(handle);
+    int64_t queued = __atomic_load_n(&stream->queued, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&stream->done, __ATOMIC_ACQUIRE) < queued ? NOT_READY : OK;
+}
+
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
     struct event *event = (struct event *)handle;
     return flags ? INVALID_VALUE : put(stream, (struct item){.kind = AWAIT, .event = event, .number = event->recorded});

@@ -40,6 +40,10 @@ pub enum PlantedFault {
     FailCopy(usize),
     /// The n-th registration of host memory fails, from 0.
     FailRegistration(usize),
+    /// The n-th event is not recorded, from 0.
+    FailRecord(usize),
+    /// The n-th event fails when it is complete, from 0: its stream did not do what was before.
+    FailEvent(usize),
 }
 
 /// An accelerator whose streams move when a test says so.
@@ -71,12 +75,21 @@ struct State {
     hosts: BTreeMap<u64, Clock>,
     accesses: Accesses,
     hazards: Vec<String>,
+    calls: Calls,
+    /// Streams that do not move.
+    resting: Vec<DeviceStream>,
+    /// Streams that nobody uses.
+    given_back: Vec<usize>,
+}
+
+/// How many calls there were.
+#[derive(Default)]
+struct Calls {
     waits: usize,
     value_waits: usize,
     copies: usize,
     registrations: usize,
-    /// Streams that do not move.
-    resting: Vec<DeviceStream>,
+    records: usize,
 }
 
 #[derive(Default)]
@@ -137,11 +150,9 @@ impl FakeAccelerator {
             hosts: BTreeMap::new(),
             accesses: Accesses::default(),
             hazards: Vec::new(),
-            waits: 0,
-            value_waits: 0,
-            copies: 0,
-            registrations: 0,
+            calls: Calls::default(),
             resting: Vec::new(),
+            given_back: Vec::new(),
         };
         Arc::new(Self { waits_for_values, fault, context: Mutex::default(), state: Mutex::new(state) })
     }
@@ -223,7 +234,14 @@ impl FakeAccelerator {
     /// How many waits for events and for values were queued, and how many copies.
     pub fn counts(&self) -> [usize; 3] {
         let state = lock(&self.state);
-        [state.waits, state.value_waits, state.copies]
+        [state.calls.waits, state.calls.value_waits, state.calls.copies]
+    }
+
+    /// How many events were not released, and how many streams not given back.
+    pub fn in_use(&self) -> [usize; 2] {
+        let state = lock(&self.state);
+        let events = state.events.iter().filter(|event| !event.released).count();
+        [events, state.streams.len() - state.given_back.len()]
     }
 
     /// Whether calls on the stream are recorded for a graph.
@@ -260,8 +278,8 @@ impl FakeAccelerator {
         let mut fails = false;
         let fault = self.fault;
         self.queue(stream, |state| {
-            fails = fault == Some(PlantedFault::FailCopy(state.copies));
-            state.copies += 1;
+            fails = fault == Some(PlantedFault::FailCopy(state.calls.copies));
+            state.calls.copies += 1;
             if fails {
                 Action::Copy { from: Region::zeroed(0), to: Region::zeroed(0), what }
             } else {
@@ -356,8 +374,32 @@ impl Accelerator for FakeAccelerator {
     fn stream(&self) -> Result<DeviceStream, AcceleratorError> {
         drop(lock(&self.context));
         let mut state = lock(&self.state);
-        state.streams.push(Stream::default());
-        Ok(DeviceStream::own(state.streams.len() - 1))
+        let idle = state.given_back.iter().position(|number| state.streams[*number].queue.is_empty());
+        let number = match idle {
+            Some(place) => state.given_back.swap_remove(place),
+            None => {
+                state.streams.push(Stream::default());
+                state.streams.len() - 1
+            }
+        };
+        Ok(DeviceStream::own(number))
+    }
+
+    fn give_back_stream(&self, stream: DeviceStream) {
+        lock(&self.state).given_back.extend(stream.number());
+    }
+
+    fn is_idle(&self, stream: &DeviceStream) -> Result<bool, AcceleratorError> {
+        drop(lock(&self.context));
+        let mut state = lock(&self.state);
+        let Some(stream) = stream.number().and_then(|number| state.streams.get(number)) else {
+            return Err(AcceleratorError::new("a fake stream", "there is no such stream"));
+        };
+        let (is_idle, clock) = (stream.queue.is_empty(), stream.clock.clone());
+        if is_idle {
+            state.host().join(&clock);
+        }
+        Ok(is_idle)
     }
 
     fn handle(&self, stream: &DeviceStream) -> usize {
@@ -365,6 +407,14 @@ impl Accelerator for FakeAccelerator {
     }
 
     fn record(&self, stream: &DeviceStream) -> Result<DeviceEvent, AcceleratorError> {
+        let record = {
+            let mut state = lock(&self.state);
+            state.calls.records += 1;
+            state.calls.records - 1
+        };
+        if self.fault == Some(PlantedFault::FailRecord(record)) {
+            return Err(AcceleratorError::new("a fake event", "it was planted to fail"));
+        }
         let mut made = 0;
         self.queue(stream, |state| {
             made = state.events.len();
@@ -377,8 +427,8 @@ impl Accelerator for FakeAccelerator {
     fn wait(&self, stream: &DeviceStream, event: DeviceEvent) -> Result<(), AcceleratorError> {
         let fault = self.fault;
         self.queue(stream, |state| {
-            let is_ignored = fault == Some(PlantedFault::IgnoreEvent(state.waits));
-            state.waits += 1;
+            let is_ignored = fault == Some(PlantedFault::IgnoreEvent(state.calls.waits));
+            state.calls.waits += 1;
             if is_ignored { nothing() } else { Action::Await(event.0) }
         })
     }
@@ -390,10 +440,12 @@ impl Accelerator for FakeAccelerator {
         let Some(clock) = known.map(|event| event.clock.clone()) else {
             return Err(AcceleratorError::new("a fake event", "there is no such event"));
         };
-        if let Some(clock) = &clock {
-            state.host().join(clock);
+        let Some(clock) = clock else { return Ok(false) };
+        if self.fault == Some(PlantedFault::FailEvent(event.0)) {
+            return Err(AcceleratorError::new("a fake event", "it was planted to fail"));
         }
-        Ok(clock.is_some())
+        state.host().join(&clock);
+        Ok(true)
     }
 
     fn release(&self, event: DeviceEvent) {
@@ -406,8 +458,8 @@ impl Accelerator for FakeAccelerator {
     fn register(&self, _memory: &PinnedMemory) -> Result<(), AcceleratorError> {
         drop(lock(&self.context));
         let mut state = lock(&self.state);
-        let fails = self.fault == Some(PlantedFault::FailRegistration(state.registrations));
-        state.registrations += 1;
+        let fails = self.fault == Some(PlantedFault::FailRegistration(state.calls.registrations));
+        state.calls.registrations += 1;
         if fails {
             Err(AcceleratorError::new("a fake registration", "it was planted to fail"))
         } else {
@@ -450,8 +502,8 @@ impl Accelerator for FakeAccelerator {
     fn wait_value(&self, stream: &DeviceStream, word: DeviceWord) -> Result<(), AcceleratorError> {
         let fault = self.fault;
         self.queue(stream, |state| {
-            let is_ignored = fault == Some(PlantedFault::IgnoreValue(state.value_waits));
-            state.value_waits += 1;
+            let is_ignored = fault == Some(PlantedFault::IgnoreValue(state.calls.value_waits));
+            state.calls.value_waits += 1;
             if is_ignored { nothing() } else { Action::AwaitValue(word) }
         })
     }

@@ -98,16 +98,19 @@ impl StagedOutcome {
     /// It has failed: streams that wait for it go on, and nobody else waits.
     pub(super) fn fail(&self, error: &Error) {
         let mut state = self.lock();
+        let mut before = Landed::No;
         if !matches!(state.landed, Landed::Failed(_)) {
-            let before = std::mem::replace(&mut state.landed, Landed::Failed(error.clone()));
-            if let Landed::Before(event) = before {
-                self.accelerator.release(event);
-            }
+            before = std::mem::replace(&mut state.landed, Landed::Failed(error.clone()));
         }
         if let Some(word) = self.word {
             self.accelerator.set_value(word);
         }
         self.changed.notify_all();
+        drop(state);
+        // This drops memory, whose owner may ask for the outcome.
+        if let Landed::Before(event) = before {
+            self.accelerator.release(event);
+        }
     }
 
     /// Nothing touches its memory any more.

@@ -80,6 +80,7 @@ functions! {
     stream_create: "cuStreamCreate" (*mut Handle, c_uint);
     stream_destroy: "cuStreamDestroy_v2" (Handle);
     stream_synchronize: "cuStreamSynchronize" (Handle);
+    stream_query: "cuStreamQuery" (Handle);
     stream_wait_event: "cuStreamWaitEvent" (Handle, Handle, c_uint);
     stream_is_capturing: "cuStreamIsCapturing" (Handle, *mut c_int);
     exchange_capture_mode: "cuThreadExchangeStreamCaptureMode" (*mut c_int);
