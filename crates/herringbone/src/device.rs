@@ -144,7 +144,7 @@ impl DeviceGroup {
 
     /// The numbers of this group's own streams, for an owner of memory that wants to know who uses it.
     pub fn streams(&self) -> Vec<DeviceStream> {
-        lock(&self.shared.lines).values().flat_map(|parts| [parts.outward, parts.inward]).collect()
+        lock(&self.shared.lines).values().flat_map(|parts| [*parts.outward, *parts.inward]).collect()
     }
 
     /// Ends the thread once its operations are over, at the latest after the group's timeout, when the remaining ones fail.

@@ -10,6 +10,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
+    ops::Deref,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -46,9 +47,36 @@ pub(super) struct DeviceShared {
 /// The streams and the host memory of a line.
 #[derive(Debug)]
 pub(super) struct LineParts {
-    pub(super) outward: DeviceStream,
-    pub(super) inward: DeviceStream,
+    pub(super) outward: LineStream,
+    pub(super) inward: LineStream,
     pub(super) slots: Vec<PinnedMemory>,
+}
+
+/// A stream that goes back to its accelerator with the line.
+#[derive(Debug)]
+pub(super) struct LineStream {
+    accelerator: Arc<dyn Accelerator>,
+    stream: DeviceStream,
+}
+
+impl LineStream {
+    fn new(accelerator: &Arc<dyn Accelerator>) -> Result<Self, AcceleratorError> {
+        Ok(Self { stream: accelerator.stream()?, accelerator: accelerator.clone() })
+    }
+}
+
+impl Deref for LineStream {
+    type Target = DeviceStream;
+
+    fn deref(&self) -> &DeviceStream {
+        &self.stream
+    }
+}
+
+impl Drop for LineStream {
+    fn drop(&mut self) {
+        self.accelerator.give_back_stream(self.stream);
+    }
 }
 
 /// A call on its way to the thread.
@@ -129,7 +157,7 @@ impl DeviceShared {
                 slots.push(slot);
             }
         }
-        let (outward, inward) = (self.accelerator.stream()?, self.accelerator.stream()?);
+        let [outward, inward] = [LineStream::new(&self.accelerator)?, LineStream::new(&self.accelerator)?];
         let parts = Arc::new(LineParts { outward, inward, slots });
         lines.insert(key, parts.clone());
         Ok(parts)

@@ -348,3 +348,26 @@ fn a_stream_that_is_captured_for_a_graph_is_refused() {
         },
     );
 }
+
+#[test]
+fn the_streams_of_a_group_that_is_over_serve_the_next_one() {
+    on_ranks(
+        1,
+        5,
+        |_| plain(false),
+        |rank| {
+            let run = || {
+                let (communicator, fake) = (rank.communicator.clone(), rank.fake.clone());
+                let accelerator: Arc<dyn Accelerator> = fake.clone();
+                let group = DeviceGroup::with_slices(communicator.clone(), accelerator, SMALL).unwrap();
+                let rank = Rank { communicator, fake, group, stream: rank.stream, seed: rank.seed };
+                rank.end(&rank.all_reduce(&Tensor::new(700)).unwrap()).unwrap();
+                let mut streams = rank.group.streams();
+                streams.sort();
+                streams
+            };
+            assert_eq!([run(), run()], [run(), run()]);
+            assert_eq!(rank.fake.in_use()[1], 1, "only the program's stream is left");
+        },
+    );
+}
