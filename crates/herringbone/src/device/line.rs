@@ -43,7 +43,8 @@ enum Behind {
 
 struct Queued {
     behind: Behind,
-    event: DeviceEvent,
+    /// `None` where the accelerator has recorded none: then the stream is looked at.
+    event: Option<DeviceEvent>,
 }
 
 /// A line, its streams and its operations.
@@ -105,6 +106,14 @@ impl Running {
             self.awaited = true;
         }
         Ok(())
+    }
+}
+
+impl Drop for StagingLine {
+    fn drop(&mut self) {
+        for event in self.outward.drain(..).chain(self.inward.drain(..)).filter_map(|queued| queued.event) {
+            self.shared.accelerator.release(event);
+        }
     }
 }
 
@@ -224,13 +233,22 @@ impl StagingLine {
 
     /// What a stream has done, if that is the next thing it has to do.
     fn complete(&mut self, inward: bool) -> Option<(Behind, Result<(), AcceleratorError>)> {
-        let queue = if inward { &mut self.inward } else { &mut self.outward };
-        let result = self.shared.accelerator.query(queue.front()?.event);
+        let (accelerator, parts) = (&self.shared.accelerator, self.parts.as_ref()?);
+        let (queue, stream) = match inward {
+            true => (&mut self.inward, &parts.inward),
+            false => (&mut self.outward, &parts.outward),
+        };
+        let result = match queue.front()?.event {
+            Some(event) => accelerator.query(event),
+            None => accelerator.is_idle(stream),
+        };
         if matches!(result, Ok(false)) {
             return None;
         }
         let Queued { behind, event } = queue.pop_front()?;
-        self.shared.accelerator.release(event);
+        if let Some(event) = event {
+            accelerator.release(event);
+        }
         Some((behind, result.map(|_| ())))
     }
 
@@ -316,9 +334,10 @@ impl StagingLine {
         };
         running.await_producer(&**accelerator, stream)?;
         let is_it =
-            |queued: &&Queued| matches!(queued.behind, Behind::CopyIn(ticket) if Some(ticket) == behind);
-        if let Some(queued) = self.inward.iter().find(is_it) {
-            accelerator.wait(stream, queued.event)?;
+            |queued: &&Queued| matches!(queued.behind, Behind::CopyIn(ticket) if Some(ticket) <= behind);
+        if let Some(queued) = self.inward.iter().rev().find(is_it) {
+            let no_event = || AcceleratorError::new("waiting for a copy", "no event was recorded behind it");
+            accelerator.wait(stream, queued.event.ok_or_else(no_event)?)?;
         }
         let range = running.cut.range(slice.slice);
         let host = slot.map(|slot| &parts.slots[slot]).or(running.host.input.as_ref());
@@ -326,7 +345,8 @@ impl StagingLine {
             let from = if slot.is_some() { from.part(range) } else { from.clone() };
             accelerator.copy_out(stream, &from, host, 0)?;
         }
-        let event = accelerator.record(stream)?;
+        // The copy is queued, with an event or without.
+        let event = accelerator.record(stream).ok();
         self.outward.push_back(Queued { behind: Behind::CopyOut(slice), event });
         Ok(())
     }
@@ -390,7 +410,8 @@ impl StagingLine {
             let to = if slot.is_some() { to.part(range) } else { to.clone() };
             accelerator.copy_in(stream, host, 0, &to)?;
         }
-        let event = accelerator.record(stream)?;
+        // As for a copy out.
+        let event = accelerator.record(stream).ok();
         self.inward.push_back(Queued { behind: Behind::CopyIn(ticket), event });
         Ok(())
     }
@@ -411,19 +432,18 @@ impl StagingLine {
         };
         let stream = &parts.inward;
         let written = running.outcome.word.map_or(Ok(()), |word| accelerator.write_value(stream, word));
-        let events = written.and_then(|()| Ok((accelerator.record(stream)?, accelerator.record(stream)?)));
-        match events {
-            Ok((before, event)) => {
-                running.signalling = true;
-                running.outcome.land(Some(before));
-                self.inward.push_back(Queued { behind: Behind::Signal(number), event });
-            }
+        match written.and_then(|()| accelerator.record(stream)) {
+            Ok(before) => running.outcome.land(Some(before)),
             Err(error) => {
-                let error = error_of(&error);
+                let error = error_of(&error).about(self.shared.communicator.rank(), running.call.name());
                 running.outcome.fail(&error);
                 running.error = Some(error);
             }
         }
+        // The value may be queued where an event is not.
+        running.signalling = true;
+        let event = accelerator.record(stream).ok();
+        self.inward.push_back(Queued { behind: Behind::Signal(number), event });
     }
 
     /// A stream has written an operation's value.

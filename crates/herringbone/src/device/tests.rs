@@ -145,6 +145,7 @@ fn on_ranks(
                         let _end = SetOnDrop(&over);
                         program(&rank);
                         drop(rank);
+                        assert_eq!(fake.in_use()[0], 0, "an event is not released (seed {seed})");
                     });
                     fake.hazards()
                 })

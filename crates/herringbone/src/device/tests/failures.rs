@@ -123,6 +123,50 @@ fn a_call_that_ends_because_another_has_failed_says_which() {
 }
 
 #[test]
+fn a_copy_without_an_event_is_over_once_its_stream_is_idle() {
+    for waits_for_values in [true, false] {
+        for record in 0..5 {
+            let fakes = |_| FakeAccelerator::new(waits_for_values, Some(PlantedFault::FailRecord(record)));
+            let hazards = on_ranks(1, record as u64, fakes, |rank| {
+                let tensor = Tensor::new(10);
+                // No copy in ends, if there is one.
+                rank.fake.write(&rank.stream, &tensor.memory, bytes_of(&values(0, 0, 10))).unwrap();
+                let key = LineKey { asking: rank.communicator.asking_line().unwrap(), has_messages: false };
+                let inward = *rank.group.shared.line(key).unwrap().inward;
+                rank.fake.rest(&[inward]);
+                let pending = rank.all_reduce(&tensor).unwrap();
+                if record > 0 {
+                    assert!(pending.wait_for(Duration::from_millis(50)).is_none(), "a copy is on its way");
+                }
+                rank.fake.rest(&[]);
+                let end = rank.end(&pending);
+                // The call needs what comes behind the program's work, and what streams wait for.
+                assert_eq!(end.is_err(), [0, 3].contains(&record), "record {record}: {end:?}");
+                let read = rank.wait_and_read(&rank.all_reduce(&tensor).unwrap(), &tensor).unwrap();
+                assert_eq!(rank.found(&read), values(0, 0, 10), "record {record}");
+            });
+            assert_eq!(hazards.concat(), Vec::<String>::new(), "record {record}");
+        }
+    }
+}
+
+#[test]
+fn a_group_that_closes_while_copies_run_leaves_no_event() {
+    let timeout = Duration::from_millis(200);
+    let ranks = local_with(Config::new(0, 1, Rendezvous::Tcp(String::new())).timeout(timeout)).unwrap();
+    let fake = plain(false);
+    let stream = fake.stream().unwrap();
+    let accelerator: Arc<dyn Accelerator> = fake.clone();
+    let group = DeviceGroup::with_slices(ranks[0].clone(), accelerator, SMALL).unwrap();
+    let rank = Rank { communicator: ranks[0].clone(), fake: fake.clone(), group, stream, seed: 0 };
+    let pending = rank.all_reduce(&Tensor::new(10)).unwrap();
+    drop(rank);
+    assert!(pending.result().unwrap().is_err());
+    drop(pending);
+    assert_eq!(fake.in_use(), [0, 1]);
+}
+
+#[test]
 fn calls_that_are_not_over_when_the_group_closes_have_failed_and_their_streams_go_on() {
     let ranks =
         local_with(Config::new(0, 2, Rendezvous::Tcp(String::new())).timeout(Duration::from_millis(200)));
