@@ -7,6 +7,7 @@
 //!
 //! * The next slice is copied out while earlier slices travel: there are several slots.
 //! * A slot takes a new slice behind the copy in that leaves it: the stream waits for that copy, and the host does not.
+//! * An operation begins once all earlier ones that write its memory have landed, because these end in any order.
 //! * The engine's operations start in one order, whatever ends first. So all ranks match them.
 //! * An operation of several slices first has all ranks agree that they make the same call, for which none lacks memory. Otherwise
 //!   no slice starts, because ranks can have different numbers of slices. Each rank has then made one call of the group.
@@ -25,7 +26,7 @@ use alloc::{
 };
 
 /// What a staged operation does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedShape {
     /// How many slices it has, from 1.
     pub slices: usize,
@@ -35,8 +36,8 @@ pub struct StagedShape {
     pub copies_out: bool,
     /// Whether the result is copied to the accelerator.
     pub copies_in: bool,
-    /// The last earlier operation of the line that writes what this one reads or writes.
-    pub after: Option<u64>,
+    /// The earlier operations of the line that write some of what this one reads or writes.
+    pub after: Vec<u64>,
 }
 
 /// A slice of a staged operation.
@@ -84,7 +85,8 @@ pub enum StagingAction {
         slice: SliceId,
         /// The slot that takes it; `None` for the operation's own memory.
         slot: Option<usize>,
-        /// The copy in that the stream of copies out has to wait for first, unless an earlier wait was for that or a later one.
+        /// The copy in that the stream of copies out has to wait for first, with all before it: this one may have failed. Left out if
+        /// an earlier wait was for that or a later one.
         behind: Option<u64>,
     },
     /// Start the engine's operation, and report [`ended`](StagingMachine::ended).
@@ -165,7 +167,10 @@ enum SliceState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
     Free,
-    Taken,
+    /// A slice has it, whose copy out comes behind the copy in of this ticket.
+    Taken {
+        behind: Option<u64>,
+    },
     /// A copy in of this ticket leaves it.
     Leaving(u64),
 }
@@ -254,7 +259,6 @@ impl StagingMachine {
         self.pushed += 1;
         let shape = StagedShape { slices: if shape.in_slots { shape.slices.max(1) } else { 1 }, ..shape };
         let operation = StagedOperation {
-            shape,
             states: vec![SliceState::Waiting; shape.slices],
             slots: vec![None; shape.slices],
             landed: 0,
@@ -263,6 +267,7 @@ impl StagingMachine {
             agreement: if shape.slices > 1 { AgreementState::Unasked } else { AgreementState::Over },
             failed,
             signalled: failed,
+            shape,
         };
         self.operations.insert(number, operation);
         if failed {
@@ -323,9 +328,9 @@ impl StagingMachine {
             operation.last_ticket = Some(ticket);
             self.tickets.insert(ticket, slice);
             self.actions.push_back(StagingAction::CopyIn { slice, slot, ticket });
-            self.leave(slot, SlotState::Leaving(ticket));
+            self.leave(slot, Some(ticket));
         } else {
-            self.leave(slot, SlotState::Free);
+            self.leave(slot, None);
         }
         self.signal_if_landed(slice.operation);
         if !is_copied {
@@ -366,10 +371,13 @@ impl StagingMachine {
         }
     }
 
-    fn leave(&mut self, slot: Option<usize>, state: SlotState) {
-        if let Some(slot) = slot {
-            self.slots[slot] = state;
-        }
+    /// A slice leaves its slot, by the copy in of this ticket if it has one.
+    fn leave(&mut self, slot: Option<usize>, ticket: Option<u64>) {
+        let Some(slot) = slot else { return };
+        let SlotState::Taken { behind } = self.slots[slot] else { return };
+        // A copy out that has failed has not waited for the copy in before it.
+        let earlier = behind.filter(|ticket| self.tickets.contains_key(ticket));
+        self.slots[slot] = ticket.or(earlier).map_or(SlotState::Free, SlotState::Leaving);
     }
 
     fn signal_if_landed(&mut self, number: u64) {
@@ -411,31 +419,33 @@ impl StagingMachine {
     fn begin_next(&mut self) -> bool {
         let slice = self.begins;
         let Some(operation) = self.operations.get(&slice.operation) else { return false };
-        let (shape, failed) = (operation.shape, operation.failed);
+        let StagedShape { slices, in_slots, copies_out, .. } = operation.shape;
+        let failed = operation.failed;
+        // The tickets are in the order of their stream.
         let mut behind = None;
-        if let Some(earlier) = shape.after.and_then(|number| self.operations.get(&number))
-            && self.rules.wait_for_writers
-        {
-            if !earlier.signalled {
-                return false;
+        if self.rules.wait_for_writers {
+            for earlier in operation.shape.after.iter().filter_map(|number| self.operations.get(number)) {
+                if !earlier.signalled {
+                    return false;
+                }
+                behind = behind.max(earlier.last_ticket.filter(|ticket| self.tickets.contains_key(ticket)));
             }
-            behind = earlier.last_ticket.filter(|ticket| self.tickets.contains_key(ticket));
         }
         let mut slot = None;
-        if shape.in_slots && !failed {
+        if in_slots && !failed {
             let next = self.taken % self.slots.len();
-            match self.slots[next] {
-                SlotState::Free => {}
-                // Between them, the tickets are in the order of their stream.
-                SlotState::Leaving(ticket) if shape.copies_out => behind = behind.max(Some(ticket)),
+            let leaves = match self.slots[next] {
+                SlotState::Free => None,
+                SlotState::Leaving(ticket) if copies_out => Some(ticket),
                 _ if self.rules.wait_for_slots => return false,
-                _ => {}
-            }
-            self.slots[next] = SlotState::Taken;
+                _ => None,
+            };
+            behind = behind.max(leaves);
+            self.slots[next] = SlotState::Taken { behind: leaves };
             self.taken += 1;
             slot = Some(next);
         }
-        let copies = shape.copies_out && !failed;
+        let copies = copies_out && !failed;
         let waits = copies && self.rules.wait_for_copies_out;
         let operation = self.operations.get_mut(&slice.operation).expect("it was there");
         operation.slots[slice.slice] = slot;
@@ -446,7 +456,7 @@ impl StagingMachine {
             self.awaited = self.awaited.max(behind);
             self.actions.push_back(StagingAction::CopyOut { slice, slot, behind });
         }
-        self.begins = slice.next(shape.slices);
+        self.begins = slice.next(slices);
         true
     }
 
@@ -490,7 +500,7 @@ impl StagingMachine {
         operation.landed += 1;
         let slot = operation.slots[slice.slice];
         self.starts = slice.next(operation.shape.slices);
-        self.leave(slot, SlotState::Free);
+        self.leave(slot, None);
         self.end_slice(slice);
         true
     }

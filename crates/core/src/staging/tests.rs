@@ -3,7 +3,7 @@
 use super::*;
 use alloc::{collections::BTreeSet, format, string::String};
 
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 2000;
 
 /// Draws numbers: SplitMix64.
 struct Draw(u64);
@@ -45,8 +45,10 @@ struct World {
     shapes: Vec<StagedShape>,
     slots: Vec<Content>,
     own: BTreeMap<u64, Content>,
-    /// The last operation that wrote each operation's memory, by the first one that has it, and the slice.
-    written: BTreeMap<(u64, usize), u64>,
+    /// The memory of each operation's slices, as numbers of cells. Operations share some.
+    cells: Vec<Vec<usize>>,
+    /// The last operation that wrote each cell.
+    written: BTreeMap<usize, u64>,
     outward: VecDeque<Queued>,
     inward: VecDeque<Queued>,
     /// The copies in that the stream of copies out was made to wait for.
@@ -57,7 +59,8 @@ struct World {
     running: Vec<(SliceId, Option<usize>, bool)>,
     /// Operations about which ranks are being asked.
     asked: Vec<u64>,
-    ended_in: BTreeSet<u64>,
+    /// Operations that have failed since the machine was last told something: it has decided things before it knew.
+    failing: BTreeSet<u64>,
     log: Log,
     failures: usize,
 }
@@ -85,6 +88,7 @@ impl World {
             shapes: Vec::new(),
             slots: vec![Content::Nothing; slots],
             own: BTreeMap::new(),
+            cells: Vec::new(),
             written: BTreeMap::new(),
             outward: VecDeque::new(),
             inward: VecDeque::new(),
@@ -93,7 +97,7 @@ impl World {
             unseen_in: VecDeque::new(),
             running: Vec::new(),
             asked: Vec::new(),
-            ended_in: BTreeSet::new(),
+            failing: BTreeSet::new(),
             log: Log::default(),
             failures,
         }
@@ -104,15 +108,28 @@ impl World {
         let in_slots = !draw.one_in(4);
         let (copies_out, copies_in) = [(true, true), (true, false), (false, true)][draw.below(3)];
         let slices = if in_slots { 1 + draw.below(6) } else { 1 };
-        // One that writes the memory of an earlier operation is as long as that one.
-        let writers: Vec<u64> =
-            (0..).zip(&self.shapes).filter(|(_, of)| of.copies_in).map(|(n, _)| n).collect();
-        let after = writers.last().copied().filter(|_| draw.one_in(2));
-        let slices = after.map_or(slices, |number| self.shapes[number as usize].slices);
-        let in_slots = in_slots || slices > 1;
+        let writers: Vec<usize> =
+            (0..self.shapes.len()).filter(|number| self.shapes[*number].copies_in).collect();
+        let cells = match writers.last() {
+            Some(last) if draw.one_in(4) => self.cells[*last].clone(),
+            Some(last) if draw.one_in(3) => {
+                let both = [*last, writers[draw.below(writers.len())]];
+                let all: BTreeSet<usize> =
+                    both.iter().flat_map(|writer| &self.cells[*writer]).copied().collect();
+                all.into_iter().collect()
+            }
+            _ => {
+                let first = self.cells.iter().flatten().max().map_or(0, |last| last + 1);
+                (first..first + slices).collect()
+            }
+        };
+        let writes_some = |number: &&usize| self.cells[**number].iter().any(|cell| cells.contains(cell));
+        let after = writers.iter().filter(writes_some).map(|number| *number as u64).collect();
+        let (slices, in_slots) = (cells.len(), in_slots || cells.len() > 1);
         let shape = StagedShape { slices, in_slots, copies_out, copies_in, after };
+        self.cells.push(cells);
         let number = self.shapes.len() as u64;
-        self.shapes.push(shape);
+        self.shapes.push(shape.clone());
         if self.failures > 0 && self.draw.one_in(8) {
             self.failures -= 1;
             self.log.failed.insert(number);
@@ -122,9 +139,13 @@ impl World {
         }
     }
 
-    /// The operation whose memory this one has: the first of those that came one after the other.
-    fn memory_of(&self, number: u64) -> u64 {
-        self.shapes[number as usize].after.map_or(number, |earlier| self.memory_of(earlier))
+    /// The last operation before this one that writes the cell.
+    fn writer_before(&self, number: u64, cell: usize) -> Option<u64> {
+        let writes = |number: &u64| {
+            let number = *number as usize;
+            self.shapes[number].copies_in && self.cells[number].contains(&cell)
+        };
+        (0..number).rev().find(writes)
     }
 
     fn place(&mut self, slice: SliceId, slot: Option<usize>) -> &mut Content {
@@ -134,11 +155,29 @@ impl World {
         }
     }
 
+    /// Whether the driver refuses a copy of this operation, which then fails.
+    fn refuses_copy(&mut self, number: u64) -> bool {
+        let refuses = self.failures > 0 && self.draw.one_in(12);
+        if refuses {
+            self.failures -= 1;
+            self.failing.insert(number);
+            self.log.failed.insert(number);
+            self.staging.fail(number);
+        }
+        refuses
+    }
+
+    /// Whether the machine knows of an operation's failures.
+    fn knows(&self, number: u64, lacking: bool) -> bool {
+        lacking == self.log.failed.contains(&number) || !lacking && self.failing.contains(&number)
+    }
+
     fn act(&mut self) -> Result<(), String> {
+        self.failing.clear();
         while let Some(action) = self.staging.next_action() {
             match action {
                 StagingAction::Agree { operation, lacking } => {
-                    if lacking != self.log.failed.contains(&operation) {
+                    if !self.knows(operation, lacking) {
                         return Err(format!(
                             "ranks are asked about operation {operation}, lacking: {lacking}"
                         ));
@@ -154,18 +193,28 @@ impl World {
                 StagingAction::CopyOut { slice, slot, behind } => {
                     self.outward.extend(behind.map(Queued::AwaitCopyIn));
                     self.awaited.extend(behind);
-                    self.outward.push_back(Queued::CopyOut(slice, slot));
+                    if self.refuses_copy(slice.operation) {
+                        self.staging.copied_out(slice);
+                    } else {
+                        self.outward.push_back(Queued::CopyOut(slice, slot));
+                    }
                 }
                 StagingAction::Start { slice, slot, lacking, last } => {
                     self.start(slice, slot, lacking, last)?;
                 }
                 StagingAction::CopyIn { slice, slot, ticket } => {
-                    self.inward.push_back(Queued::CopyIn(slice, slot, ticket));
+                    if self.refuses_copy(slice.operation) {
+                        self.staging.copied_in(ticket);
+                    } else {
+                        self.inward.push_back(Queued::CopyIn(slice, slot, ticket));
+                    }
                 }
-                StagingAction::Signal { operation, by: Signaller::Stream } => {
+                StagingAction::Signal { operation, by: Signaller::Stream }
+                    if !self.failing.contains(&operation) =>
+                {
                     self.inward.push_back(Queued::Signal(operation));
                 }
-                StagingAction::Signal { operation, by: Signaller::Host } => self.signal(operation)?,
+                StagingAction::Signal { operation, .. } => self.signal(operation)?,
                 StagingAction::Retire { operation } => self.log.retired.push(operation),
             }
         }
@@ -179,7 +228,7 @@ impl World {
         lacking: bool,
         last: bool,
     ) -> Result<(), String> {
-        let shape = self.shapes[slice.operation as usize];
+        let shape = self.shapes[slice.operation as usize].clone();
         // The others may have another number of slices, or none.
         let agreement = self.log.agreed.get(&slice.operation);
         let is_agreed = agreement.is_some_and(|agreement| *agreement != StagedAgreement::Refused);
@@ -189,7 +238,7 @@ impl World {
         if last != (slice.slice + 1 == shape.slices) {
             return Err(format!("{slice:?} is the last: {last}"));
         }
-        if lacking != self.log.failed.contains(&slice.operation) {
+        if !self.knows(slice.operation, lacking) {
             return Err(format!("{slice:?} starts without memory: {lacking}"));
         }
         if !lacking {
@@ -206,16 +255,25 @@ impl World {
 
     fn signal(&mut self, number: u64) -> Result<(), String> {
         let first = self.log.signalled.insert(number);
-        if first { Ok(()) } else { Err(format!("operation {number} is signalled twice")) }
+        // A failure signals again what the machine was about to signal.
+        let is_right = first || self.failing.contains(&number);
+        if is_right { Ok(()) } else { Err(format!("operation {number} is signalled twice")) }
+    }
+
+    /// Whether a copy in is queued with this ticket or an earlier one.
+    fn has_copy_in_to(&self, awaited: u64) -> bool {
+        let is_earlier = |queued: &Queued| matches!(queued, Queued::CopyIn(.., ticket) if *ticket <= awaited);
+        self.inward.iter().any(is_earlier)
     }
 
     fn stream(&mut self, inward: bool) -> Result<(), String> {
-        let queue = if inward { &mut self.inward } else { &mut self.outward };
+        let queue = if inward { &self.inward } else { &self.outward };
         match queue.front().copied() {
-            Some(Queued::AwaitCopyIn(ticket)) if !self.ended_in.contains(&ticket) => return Ok(()),
+            Some(Queued::AwaitCopyIn(awaited)) if self.has_copy_in_to(awaited) => return Ok(()),
             None => return Ok(()),
             Some(_) => {}
         }
+        let queue = if inward { &mut self.inward } else { &mut self.outward };
         match queue.pop_front().expect("it has one") {
             Queued::AwaitCopyIn(_) => {}
             Queued::CopyOut(slice, slot) => self.copy_out(slice, slot)?,
@@ -224,9 +282,8 @@ impl World {
                 if place != Content::Result(slice) {
                     return Err(format!("{slice:?} gets {place:?}"));
                 }
-                let memory = self.memory_of(slice.operation);
-                self.written.insert((memory, slice.slice), slice.operation);
-                self.ended_in.insert(ticket);
+                let cell = self.cells[slice.operation as usize][slice.slice];
+                self.written.insert(cell, slice.operation);
                 self.unseen_in.push_back(ticket);
             }
             Queued::Signal(operation) => self.signal(operation)?,
@@ -235,12 +292,12 @@ impl World {
     }
 
     fn copy_out(&mut self, slice: SliceId, slot: Option<usize>) -> Result<(), String> {
-        let memory = self.memory_of(slice.operation);
-        let after = self.shapes[slice.operation as usize].after;
-        let written = self.written.get(&(memory, slice.slice)).copied();
+        let cell = self.cells[slice.operation as usize][slice.slice];
+        let (written, expected) =
+            (self.written.get(&cell).copied(), self.writer_before(slice.operation, cell));
         // What failed operations leave is undefined.
-        if written != after && self.log.failed.is_empty() {
-            return Err(format!("{slice:?} reads what {written:?} wrote, in place of {after:?}"));
+        if written != expected && self.log.failed.is_empty() {
+            return Err(format!("{slice:?} reads what {written:?} wrote, in place of {expected:?}"));
         }
         let is_earlier = |(other, _, lacking): &(SliceId, _, bool)| *other < slice && !lacking;
         self.log.overlapped += usize::from(self.running.iter().any(is_earlier));
@@ -333,6 +390,11 @@ impl World {
         if self.log.started.len() != all.iter().map(slices).sum::<usize>() {
             return Err(format!("{:?} start, where ranks say {:?}", self.log.started, self.log.agreed));
         }
+        let is_last =
+            |(cell, writer): (&usize, &u64)| self.writer_before(operations as u64, *cell) == Some(*writer);
+        if self.log.failed.is_empty() && !self.written.iter().all(is_last) {
+            return Err(format!("the last writers are {:?}", self.written));
+        }
         if !self.log.started.is_sorted() {
             return Err(format!("slices start as {:?}", self.log.started));
         }
@@ -374,7 +436,9 @@ fn the_next_slice_is_copied_out_while_earlier_ones_travel() {
     assert!(logs.filter(|log| log.overlapped > 0).count() > SEEDS as usize / 2);
     // Nothing has ended, and two slots are taken.
     let mut staging = StagingMachine::new(2);
-    staging.push(StagedShape { slices: 3, in_slots: true, copies_out: true, copies_in: true, after: None });
+    let shape =
+        StagedShape { slices: 3, in_slots: true, copies_out: true, copies_in: true, after: Vec::new() };
+    staging.push(shape);
     let id = |slice| SliceId { operation: 0, slice };
     let out =
         |slice, behind| Some(StagingAction::CopyOut { slice: id(slice), slot: Some(slice % 2), behind });

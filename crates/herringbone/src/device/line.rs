@@ -140,7 +140,7 @@ impl StagingLine {
             in_slots: cut.slice > 0,
             copies_out: cut.copies_out,
             copies_in: cut.copies_in,
-            after: self.last_writer(&buffers),
+            after: self.writers(&buffers),
         };
         let (number, host, producer, error) = match means {
             Ok(StagedMeans { parts, host, producer }) => {
@@ -166,14 +166,14 @@ impl StagingLine {
         self.running.insert(number, running);
     }
 
-    /// The last operation that writes what a call on these buffers reads or writes.
-    fn last_writer(&self, buffers: &StagedBuffers) -> Option<u64> {
+    /// The operations that write some of what a call on these buffers reads or writes.
+    fn writers(&self, buffers: &StagedBuffers) -> Vec<u64> {
         let writes = |running: &Running| {
             let written = running.buffers.output.as_ref().filter(|_| running.cut.copies_in);
             let used = [&buffers.input, &buffers.output].into_iter().flatten();
             written.is_some_and(|written| used.into_iter().any(|memory| memory.overlaps(written)))
         };
-        self.running.iter().rev().find(|(_, running)| writes(running)).map(|(number, _)| *number)
+        self.running.iter().filter(|(_, running)| writes(running)).map(|(number, _)| *number).collect()
     }
 
     /// An operation of the engine has ended.
