@@ -466,11 +466,15 @@ impl StagingLine {
 
     fn finish(&mut self, number: u64) {
         let Some(mut running) = self.running.remove(&number) else { return };
+        let result = running.error.take().map_or(Ok(()), Err);
+        if let Err(error) = &result {
+            // The stream may have failed after the machine was done. This is before the word has another user.
+            running.outcome.fail(error);
+        }
         if let Some(word) = running.outcome.word {
             self.shared.accelerator.give_back(word);
         }
         self.shared.give_back(std::mem::take(&mut running.host));
-        let result = running.error.take().map_or(Ok(()), Err);
         running.outcome.finish(result);
     }
 }

@@ -100,6 +100,24 @@ fn a_rank_that_registers_no_memory_fails_the_call_on_all_ranks_at_once() {
 }
 
 #[test]
+fn a_stream_that_fails_behind_the_last_copy_fails_the_call_and_a_later_one_tells() {
+    // The program's event, one for each copy, and two behind the last one: for streams that wait, and for the group.
+    let fakes = |_| FakeAccelerator::new(true, Some(PlantedFault::FailEvent(4)));
+    on_ranks(1, 6, fakes, |rank| {
+        let tensor = Tensor::new(10);
+        let failed = rank.all_reduce(&tensor).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        failed.notify(sender, 0);
+        receiver.recv_timeout(LONG).unwrap();
+        let next = rank.all_reduce(&tensor).unwrap();
+        let error = next.earlier_failure().expect("nobody has asked for the failure");
+        assert!(error.to_string().contains("a fake event: it was planted to fail"), "{error}");
+        rank.end(&next).unwrap();
+        assert!(failed.wait_on_stream(&rank.stream, LONG).unwrap().is_err() && rank.end(&failed).is_err());
+    });
+}
+
+#[test]
 fn a_call_that_ends_because_another_has_failed_says_which() {
     // A copy out of the first call fails, and all slices of the second are on their way. So are those of the first that are behind.
     let fakes = |rank| FakeAccelerator::new(true, (rank == 1).then_some(PlantedFault::FailCopy(1)));
