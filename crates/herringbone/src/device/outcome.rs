@@ -278,3 +278,37 @@ impl fmt::Debug for StagedPending {
         f.debug_struct("StagedPending").field("done", &self.is_done()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Config, Rendezvous,
+        device::{DeviceGroup, fake::FakeAccelerator, shared::lock},
+        local_with,
+    };
+    use std::thread;
+
+    #[test]
+    fn a_failure_that_comes_while_failures_are_asked_for_is_told_the_next_time() {
+        let ranks = local_with(Config::new(0, 1, Rendezvous::Tcp(String::new()))).unwrap();
+        let fake = FakeAccelerator::new(false, None);
+        let group = DeviceGroup::new(ranks[0].clone(), fake.clone()).unwrap();
+        let shared = &group.shared;
+        let [failing, held] = [(); 2].map(|()| StagedOutcome::new(&ranks[0], fake.clone(), None, "a call"));
+        lock(&shared.unseen).extend([failing.clone(), held.clone()]);
+        let waits = held.lock();
+        thread::scope(|scope| {
+            let asked = scope.spawn(|| shared.unseen_failure());
+            // It has asked the first by now, and waits for the second.
+            thread::sleep(Duration::from_millis(100));
+            let error = Error::new(ErrorKind::Closed);
+            failing.fail(&error);
+            failing.finish(Err(error));
+            drop(waits);
+            assert!(asked.join().unwrap().is_none());
+        });
+        assert!(shared.unseen_failure().is_some());
+        held.finish(Ok(()));
+    }
+}

@@ -113,10 +113,15 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl DeviceShared {
     /// The first failure of which nobody knows. Those that came with it are told with it.
     pub(super) fn unseen_failure(&self) -> Option<Error> {
-        let mut unseen = lock(&self.unseen);
-        let failures: Vec<Error> = unseen.iter().filter_map(|outcome| outcome.unseen_failure()).collect();
-        unseen.retain(|outcome| !outcome.is_over());
-        failures.into_iter().next()
+        let mut first = None;
+        lock(&self.unseen).retain(|outcome| {
+            // Before its failure: it may fail and end at any time.
+            let is_over = outcome.is_over();
+            let failure = outcome.unseen_failure();
+            first = first.take().or(failure);
+            !is_over
+        });
+        first
     }
 
     /// The error of a call on buffers that are lacking, if one is.
