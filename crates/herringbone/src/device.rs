@@ -95,7 +95,8 @@ impl DeviceGroup {
     /// the error of an earlier call.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) while the stream is captured for a graph: the call is not made.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) while the stream is captured for a graph, and
+    /// [`ErrorKind::BufferSize`](crate::ErrorKind::BufferSize) if two buffers of a call in slices differ in length: the call is not made.
     /// The operation has the errors of [`Communicator::submit`].
     pub fn submit(
         &self,
@@ -119,6 +120,7 @@ impl DeviceGroup {
         let asking = communicator.asking_line()?;
         let key = LineKey { asking, has_messages: call.is_message() };
         let cut = StagedCut::of(&call, &buffers, rank, shared.slice);
+        cut.check(&buffers).map_err(|error| error.about(rank, call.name()))?;
         let means = match shared.lack(&buffers) {
             Some(lack) => Err(lack),
             None => is_capturing

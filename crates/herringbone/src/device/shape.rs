@@ -1,7 +1,7 @@
 //! What is copied for a call, and how it is cut: the same on all ranks, because it follows from the call alone.
 
 use crate::{
-    MessageRequest, Request,
+    Error, ErrorKind, MessageRequest, Request, Result,
     core::collective::Collective,
     sys::{device::DeviceMemory, region::Region},
 };
@@ -73,6 +73,16 @@ impl StagedCut {
             slice: if call.can_be_cut() { slice } else { 0 },
             copies_out: gives && input > 0,
             copies_in: gets && output > 0,
+        }
+    }
+
+    /// That both buffers have all slices.
+    pub(super) fn check(&self, buffers: &StagedBuffers) -> Result<()> {
+        let StagedBuffers { input: Some(input), output: Some(output) } = buffers else { return Ok(()) };
+        let (buffer, expected, actual) = ("the output", input.len(), output.len());
+        match self.slice == 0 || expected == actual {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::BufferSize { buffer, expected, actual })),
         }
     }
 

@@ -205,6 +205,24 @@ fn calls_that_are_not_over_when_the_group_closes_have_failed_and_their_streams_g
 }
 
 #[test]
+fn a_call_in_slices_on_buffers_of_two_lengths_is_refused() {
+    on_ranks(
+        1,
+        8,
+        |_| plain(true),
+        |rank| {
+            let (short, long) = (Tensor::new(100), Tensor::new(200));
+            for (input, output) in [(&short, &long), (&long, &short)] {
+                let call = request(Collective::AllReduce, 100);
+                let error = rank.submit(call, Some(input), Some(output)).err().unwrap();
+                assert!(matches!(error.kind(), ErrorKind::BufferSize { .. }), "{error}");
+            }
+            rank.end(&rank.all_reduce(&long).unwrap()).unwrap();
+        },
+    );
+}
+
+#[test]
 fn a_closed_group_refuses_calls() {
     on_ranks(
         1,
