@@ -31,9 +31,16 @@ from herringbone.torch.tensors import Lacking, stand_in
 from herringbone.torch.work import StagedWork, Work
 
 
-@pytest.fixture(scope="module", params=["two ranks", "three ranks", "hosts that wait"])
+FULL = pytest.mark.full
+"""Each job costs seconds, so `make test` has one of each kind, as programs run."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=["hosts that wait", pytest.param("two ranks", marks=FULL), pytest.param("three ranks", marks=FULL)],
+)
 def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The worker's cases with 2 and 3 ranks, and where streams cannot wait for values."""
+    """The worker's cases where streams cannot wait for values, and where they can with 2 and 3 ranks."""
     size = 3 if request.param == "three ranks" else 2
     folder = tmp_path_factory.mktemp("staged")
     arguments = ["blocking"] if request.param == "hosts that wait" else []
@@ -60,9 +67,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_driver(tmp_path_factory.mktemp("driver"))
 
 
-@pytest.fixture(scope="module", params=["values", "no values"])
+@pytest.fixture(scope="module", params=["no values", pytest.param("values", marks=FULL)])
 def driven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same over CUDA's interface, with a driver of the tests, which can wait for values or not."""
+    """The same and more over CUDA's interface, with a driver of the tests, which can wait for values or not."""
     folder = tmp_path_factory.mktemp("driven")
     built_driver(folder, *(["-DNO_VALUES"] if request.param == "no values" else []))
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LD_LIBRARY_PATH": str(folder)}
@@ -77,6 +84,11 @@ def test_cudas_interface(driven: Run, case: str) -> None:
     driven.check(case)
 
 
+@pytest.mark.parametrize("case", cases_of("staged_lacking.py"))
+def test_a_rank_without_memory_of_its_device_fails_the_call_on_all(driven: Run, case: str) -> None:
+    driven.check(case)
+
+
 def on_a_stand_in(script: str, size: int, folder: Path, *arguments: str, **settings: str) -> Run:
     """The cases of a worker with this many ranks."""
     with Group() as group:
@@ -85,7 +97,7 @@ def on_a_stand_in(script: str, size: int, folder: Path, *arguments: str, **setti
     return collect(size, folder, "".join(group.lines))
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=FULL)])
 def beside_the_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return on_a_stand_in("staged_calls.py", request.param, tmp_path_factory.mktemp("calls"))
 
@@ -100,12 +112,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return on_a_stand_in("staged_corpus.py", 2, tmp_path_factory.mktemp("training"), "training.py", "values")
 
 
+@FULL
 @pytest.mark.parametrize("case", cases_on_devices("training.py"))
 def test_trainings_of_ddp_and_fsdp(trained: Run, case: str) -> None:
     trained.check(case)
 
 
-@pytest.mark.full
+@FULL
 @pytest.mark.parametrize(
     "script", ["collectives.py", "folds.py", "mistakes.py", "endings.py", "dispatching.py", "compressed_ddp.py"]
 )
@@ -115,7 +128,7 @@ def test_what_holds_for_the_hosts_tensors(script: str, tmp_path: Path) -> None:
         run.check(case)
 
 
-@pytest.mark.full
+@FULL
 def test_exchanges_leave_nothing_behind(driver: Path, tmp_path: Path) -> None:
     """Over CUDA's interface: the simulated accelerator's log of accesses grows with each one."""
     settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LD_LIBRARY_PATH": str(driver)}
@@ -128,26 +141,12 @@ def test_exchanges_leave_nothing_behind(driver: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def lacking(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("lacking")
-    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "LD_LIBRARY_PATH": str(driver)}
-    with Group() as group:
-        group.start_ranks("staged_lacking.py", 2, forked=False, RESULTS=str(folder), **settings)
-        outputs = [output for _, output in group.finish()]
-    return collect(2, folder, "".join(outputs))
-
-
-@pytest.mark.parametrize("case", cases_of("staged_lacking.py"))
-def test_a_rank_without_memory_of_its_device_fails_the_call_on_all(lacking: Run, case: str) -> None:
-    lacking.check(case)
-
-
-@pytest.fixture(scope="module")
 def replaced(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = {"HERRINGBONE_REPLACE": "gloo", "HERRINGBONE_LOG": "off"}
     return on_a_stand_in("staged_replaced.py", 2, tmp_path_factory.mktemp("replaced"), **settings)
 
 
+@FULL
 @pytest.mark.parametrize("case", cases_of("staged_replaced.py"))
 def test_in_gloos_place(replaced: Run, case: str) -> None:
     replaced.check(case)
@@ -164,26 +163,31 @@ def mixed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return collect(2, folder, "".join(outputs))
 
 
+@FULL
 @pytest.mark.parametrize("case", cases_of("mixed.py"))
 def test_groups_with_other_backends_over_older_torch(mixed: Run, case: str) -> None:
     mixed.check(case)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_stream_that_waits_goes_on_when_a_rank_is_killed(group: Group, size: int) -> None:
-    group.start_ranks("staged_killed.py", size, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    outcomes = group.finish()
-    for status, output in outcomes[:-1]:
-        assert status == 42, output
-        assert "next call: " in output and f"rank {size - 1} is lost" in output, output
+@pytest.fixture(scope="module")
+def lost() -> list[tuple[int, str]]:
+    """Of each rank of a job whose last one is killed the status and the output."""
+    with Group() as group:
+        group.start_ranks("staged_killed.py", 3, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+        return group.finish()
 
 
-def test_a_failure_that_nobody_asks_for_is_told_by_a_later_call(group: Group) -> None:
-    group.start_ranks("staged_killed.py", 2, "unasked", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    (status, output), _ = group.finish()
+def test_a_stream_that_waits_goes_on_when_a_rank_is_killed(lost: list[tuple[int, str]]) -> None:
+    status, output = lost[0]
+    assert status == 42, output
+    assert "next call: " in output and "rank 2 is lost" in output, output
+
+
+def test_a_failure_that_nobody_asks_for_is_told_by_a_later_call(lost: list[tuple[int, str]]) -> None:
+    status, output = lost[1]
     assert status == 43, output
     assert "next call: " in output and "an earlier call has failed, all_reduce" in output, output
-    assert "rank 1 is lost" in output, output
+    assert "rank 2 is lost" in output, output
 
 
 def test_a_machine_without_a_driver_says_what_to_do() -> None:

@@ -18,13 +18,14 @@ import torch
 from herringbone._herringbone import Device, StagedPending
 from herringbone.torch.devices import StagedHandle, let_stand_in
 
-__all__ = ["CudaStandIn", "LanedStandIn", "StandIn", "synchronize_after_waits"]
+__all__ = ["CudaStandIn", "LanedStandIn", "StandIn", "synchronized_waits"]
 
 PATIENCE_SECONDS = 60.0
 
 
-def synchronize_after_waits() -> None:
-    """From now on let a wait for a work last until the result is in the tensor, as in a program that then synchronises.
+@contextlib.contextmanager
+def synchronized_waits() -> Iterator[None]:
+    """Let a wait for a work last in the body until the result is in the tensor, as in a program that then synchronises.
 
     So cases that were written for tensors of the CPU can read them.
     """
@@ -34,6 +35,10 @@ def synchronize_after_waits() -> None:
         return order(self, timeout) and self.wait()
 
     StagedHandle.order = order_and_synchronize  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        StagedHandle.order = order  # type: ignore[method-assign]
 
 
 class StandIn:

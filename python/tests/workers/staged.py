@@ -1,4 +1,7 @@
-"""Every collective on tensors of an accelerator, which is simulated: its streams move in an order that a seed draws."""
+"""Every collective on tensors of an accelerator, which is simulated: its streams move in an order that a seed draws.
+
+Usage: staged.py [blocking|cuda]: on streams that wait for no values in the host's memory, or over CUDA's interface, with more cases.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from datetime import timedelta
 
 import cases
+import staged_lacking
 import torch
 import torch.distributed as dist
 from cases import error_of
@@ -207,6 +211,6 @@ if __name__ == "__main__":
     dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
     simulated = functools.partial(StandIn, dist.get_rank() + 7, waits_for_values="blocking" not in sys.argv)
     STAND_IN = CudaStandIn() if "cuda" in sys.argv else simulated()
-    cases.run(CASES, dist.get_rank())
+    cases.run(CASES | staged_lacking.CASES if "cuda" in sys.argv else CASES, dist.get_rank())
     STAND_IN.end()
     dist.destroy_process_group()

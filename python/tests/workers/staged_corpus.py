@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import cases
 import torch.distributed as dist
-from simulated import CudaStandIn, StandIn, synchronize_after_waits
+from simulated import CudaStandIn, StandIn, synchronized_waits
 
 ELSEWHERE = {
     "collectives.py": {
@@ -50,10 +50,10 @@ if __name__ == "__main__":
     dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
     if script == "training.py":
         vars(importlib.import_module("training"))["gloo"] = dist.new_group(backend="gloo")
-    synchronize_after_waits()
     simulated = functools.partial(StandIn, dist.get_rank() + 11, waits_for_values="values" in sys.argv)
     accelerator = CudaStandIn() if "cuda" in sys.argv else simulated()
-    cases.run(chosen, dist.get_rank())
+    with synchronized_waits():
+        cases.run(chosen, dist.get_rank())
     assert accelerator.hazards() == []
     accelerator.end()
     dist.destroy_process_group()

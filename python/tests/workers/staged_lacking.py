@@ -1,16 +1,18 @@
-"""Rank 1 has no memory of its device for the copies that calls need: every call fails on all ranks, and the next one works."""
+"""Rank 1 has no memory of its device for the copies that calls need: every call fails on all ranks, and the next one works.
+
+``staged.py`` runs these cases over CUDA's interface.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import cases
 import torch
 import torch.distributed as dist
-from simulated import CudaStandIn, synchronize_after_waits
+from simulated import synchronized_waits
 from values import rank, size
 
 import herringbone
@@ -45,19 +47,20 @@ def check_known(call: Callable[[], object], is_silent: bool = False, may_be_late
     ``may_be_late``: such a rank exists, and can make its next call before it hears of the failure, which ends that call, too, on
     all ranks.
     """
-    with lacking():
+    with synchronized_waits():
+        with lacking():
+            try:
+                call()
+            except herringbone.HerringboneError as error:
+                # On rank 1 the copy is what has failed.
+                assert rank() == 1 or "rank 1 lacks" in str(error), error
+            else:
+                assert is_silent
         try:
-            call()
-        except herringbone.HerringboneError as error:
-            # On rank 1 the copy is what has failed.
-            assert rank() == 1 or "rank 1 lacks" in str(error), error
-        else:
-            assert is_silent
-    try:
-        check_sum()
-    except herringbone.OutOfMemoryError as error:
-        assert may_be_late and "whose failure has ended this one" in str(error), error
-        check_sum()
+            check_sum()
+        except herringbone.OutOfMemoryError as error:
+            assert may_be_late and "whose failure has ended this one" in str(error), error
+            check_sum()
 
 
 def check_sum() -> None:
@@ -89,12 +92,3 @@ def parts() -> None:
     whole = torch.zeros(2 * size(), 40)
     check_known(lambda: dist.all_gather_into_tensor(whole, columns(40)))
     check_known(lambda: dist.send(columns(40), 0) if rank() == 1 else dist.recv(torch.zeros(80), 1))
-
-
-if __name__ == "__main__":
-    dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
-    synchronize_after_waits()
-    STAND_IN = CudaStandIn()
-    cases.run(CASES, dist.get_rank())
-    STAND_IN.end()
-    dist.destroy_process_group()

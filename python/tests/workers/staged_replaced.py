@@ -7,7 +7,7 @@ from datetime import timedelta
 import cases
 import torch
 import torch.distributed as dist
-from simulated import StandIn, synchronize_after_waits
+from simulated import StandIn, synchronized_waits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from values import pieces, rank, same, size
@@ -91,9 +91,9 @@ def ddp_has_the_losses_of_gloo() -> None:
 
 if __name__ == "__main__":
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    synchronize_after_waits()
     STAND_IN = StandIn(dist.get_rank() + 5)
-    cases.run(CASES, dist.get_rank())
+    with synchronized_waits():
+        cases.run(CASES, dist.get_rank())
     assert STAND_IN.hazards() == []
     STAND_IN.end()
     dist.destroy_process_group()
