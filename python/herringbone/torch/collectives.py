@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from .. import errors
-from .._herringbone import Pending
+from .._herringbone import Pending, StagedPending
 from ..arguments import message_tag, whole
-from ..kinds import BARRIER, kind_of
+from ..kinds import BARRIER, Message, kind_of
 from ..unlike import unlike_its_memory
 from .batch import Batch, call_of, run
 from .devices import StagedHandle, accelerator_of, tell_earlier
@@ -69,6 +69,9 @@ __all__ = ["Collectives", "collectives_of"]
 
 FOLDS = {(dtype, hashed): kind_of("all_reduce", folded, op) for dtype, folded in FOLDED.items() for hashed, op in BY_HASH.items()}
 """The kinds of all-reduces of tensors whose types the engine has, by torch's types and the hashes of its ops."""
+
+Way = Literal["send", "receive"]
+"""Of a message, as the native handles call it."""
 
 
 class Collectives:
@@ -361,15 +364,7 @@ class Collectives:
         (dtype, scale), read = move_type(tensor), staged(tensor)
         count, seconds = tensor.numel() * scale, self.member.seconds
         with named("send"):
-            message = (dtype, count, tag, span(read), read, seconds)
-            accelerator = accelerator_of(read)
-            handle: Pending | StagedHandle
-            if accelerator is None:
-                handle = self.member.communicator.send(dst, message)
-            else:
-                group = self.member.on_device(accelerator, read)
-                handle = StagedHandle(group.send(dst, message, accelerator.stream(read)), accelerator, read)
-                accelerator.lend([read], group.streams())
+            handle = self._message("send", dst, read, (dtype, count, tag, span(read), read, seconds))
         work = self.launched(Work([handle], ["send"], [tensor], (), self.member.threads))
         with named("send"):
             tell_earlier([handle])
@@ -390,20 +385,23 @@ class Collectives:
         finish: Finish = []
         target(tensor, taken, finish)
         with named("recv"):
-            message = (dtype, count, tag, span(taken), taken, seconds)
-            accelerator = accelerator_of(taken)
-            handle: Pending | StagedHandle
-            if accelerator is None:
-                handle = self.member.communicator.receive(src, message)
-            else:
-                group = self.member.on_device(accelerator, taken)
-                handle = StagedHandle(group.receive(src, message, accelerator.stream(taken)), accelerator, taken)
-                accelerator.lend([taken], group.streams())
+            handle = self._message("receive", src, taken, (dtype, count, tag, span(taken), taken, seconds))
         work = Received([handle], ["recv"], [tensor], finish, self.member.threads)
         self.launched(work)
         with named("recv"):
             tell_earlier([handle])
         return work
+
+    def _message(self, way: Way, other: int | None, memory: torch.Tensor, message: Message) -> Pending | StagedHandle:
+        """Start a message to or from another rank, in ``memory`` of the host or of an accelerator."""
+        accelerator = accelerator_of(memory)
+        if accelerator is None:
+            on_host: Pending = getattr(self.member.communicator, way)(other, message)
+            return on_host
+        group = self.member.on_device(accelerator, memory)
+        pending: StagedPending = getattr(group, way)(other, message, accelerator.stream(memory))
+        accelerator.lend([memory], group.streams())
+        return StagedHandle(pending, accelerator, memory)
 
     # The names of torch before 2.14.
 
