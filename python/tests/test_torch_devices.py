@@ -24,6 +24,7 @@ from herringbone._herringbone import Completions, Device
 from herringbone.torch import member
 from herringbone.torch.callbacks import CallbackThreads
 from herringbone.torch.devices import Cuda, located
+from herringbone.torch.local_sums import LocalSums
 from herringbone.torch.member import Member, Unformed
 from herringbone.torch.mixing import others_in
 from herringbone.torch.streams import cuda_devices
@@ -214,22 +215,25 @@ def test_what_comes_of_a_tensor_without_memory_lacks_it_on_the_same_device() -> 
     assert located(lacking[1]) is lacking.beside and lacking.beside.is_cpu
 
 
-class Lasting:
+class Lasting(LocalSums):
     """Calls on a device that end when the test says so."""
 
     def __init__(self) -> None:
         self.may_end, self.has_ended = threading.Event(), threading.Event()
 
     def close(self) -> None:
-        self.may_end.wait()
+        assert self.may_end.wait(60)
         self.has_ended.set()
 
+    abort = close
 
-def test_an_abort_does_not_wait_for_calls_on_devices_that_last(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.mark.parametrize("calls", ["_on_devices", "_sums"])
+def test_an_abort_does_not_wait_for_calls_on_devices_that_last(calls: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member, "ABORT_SECONDS", 0.01)
     aborted = Member(Unformed(0, 1, "it is of a test"), timedelta(seconds=1), torch.distributed.HashStore())
-    lasting: Any = Lasting()
-    aborted._on_devices[Device.fake()] = lasting
+    lasting = Lasting()
+    getattr(aborted, calls)[Device.fake()] = lasting
     aborted.abort()
     assert not lasting.has_ended.is_set()
     lasting.may_end.set()

@@ -157,17 +157,20 @@ class Member:
 
     def _leave_devices(self, at_most: float | None = None) -> None:
         """End the calls on devices; with ``at_most``, fail them at once and wait at most that many seconds."""
-        groups, self._on_devices = self._on_devices, {}
-        sums, self._sums = self._sums, {}
-        for each in sums.values():
-            if isinstance(each, LocalSums):
+        groups, self._on_devices = [*self._on_devices.values()], {}
+        sums, self._sums = [each for each in self._sums.values() if isinstance(each, LocalSums)], {}
+
+        def leave() -> None:
+            for each in sums:
                 each.close() if at_most is None else each.abort()
+            close_each(groups)
+
         if at_most is None:
-            close_each(groups.values())
-        elif groups:
-            closing = threading.Thread(target=close_each, args=(groups.values(),), name="herringbone-leaving", daemon=True)
-            closing.start()
-            closing.join(at_most)
+            leave()
+        elif sums or groups:
+            leaving = threading.Thread(target=leave, name="herringbone-leaving", daemon=True)
+            leaving.start()
+            leaving.join(at_most)
 
     def subgroup(self, ranks: list[int], timeout: timedelta) -> Member:
         """The membership in a subgroup of these ``ranks``, which ascend.
