@@ -11,11 +11,11 @@ from .. import errors
 from .._herringbone import Extras, Kind, Pending
 from ..kinds import Call, kind_of
 from .compressed import current_compression
-from .devices import Accelerator, DeviceHandle, StagedHandle, one_accelerator, tell_earlier
+from .devices import Accelerator, DeviceHandle, StagedHandle, located, one_accelerator, tell_earlier
 from .futures import in_turn
 from .member import Member
 from .priorities import current_priority
-from .tensors import Finish, Lacking, source, span, target, written
+from .tensors import Finish, source, span, target, written
 from .work import StagedWork, Work, torch_error
 
 __all__ = ["Batch", "call_of", "run"]
@@ -117,17 +117,19 @@ def submitted(member: Member, call: Call, accelerator: Accelerator | None, tenso
         return member.communicator.submit(call)
     group = member.on_device(accelerator, tensor)
     tensors: Sequence[torch.Tensor | None] = call[5]  # type: ignore[assignment]
+    tensor = located(tensor)
     # Calls in turns come in another order on each rank, and torch's backends know none but that of the calls.
-    sums = None if in_turn() or isinstance(tensor, Lacking) else member.local_sums(accelerator, tensor, call[6])
+    sums = None if in_turn() else member.local_sums(accelerator, tensor, call[6])
     if sums is not None:
         if sums.takes(call):
-            return sums.submit(call, tensor)
+            return sums.submit(call, tensor, group)
         sums.follow(tensors)
+    earlier = member.unasked(accelerator, tensor)
     pending = group.submit(call, accelerator.stream(tensor))
     accelerator.lend({each for each in tensors if each is not None}, group.streams())
-    handle = StagedHandle(pending, accelerator, tensor)
+    handle = StagedHandle(pending, accelerator, tensor, earlier)
     if sums is not None:
-        sums.note(handle, tensors)
+        sums.note(handle, call, tensors)
     return handle
 
 

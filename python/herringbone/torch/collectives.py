@@ -398,10 +398,10 @@ class Collectives:
         if accelerator is None:
             on_host: Pending = getattr(self.member.communicator, way)(other, message)
             return on_host
-        group = self.member.on_device(accelerator, memory)
+        group, earlier = self.member.on_device(accelerator, memory), self.member.unasked(accelerator, memory)
         pending: StagedPending = getattr(group, way)(other, message, accelerator.stream(memory))
         accelerator.lend([memory], group.streams())
-        return StagedHandle(pending, accelerator, memory)
+        return StagedHandle(pending, accelerator, memory, earlier)
 
     # The names of torch before 2.14.
 

@@ -164,6 +164,9 @@ def one_accelerator(name: str, read: torch.Tensor | None, write: torch.Tensor | 
 class DeviceHandle(Protocol):
     """A running operation on an accelerator's memory, in the form of an operation on the host's."""
 
+    def earlier(self) -> BaseException | None:
+        """Why an earlier call has failed, if the program had not asked for that when this one was made."""
+
     def order(self, timeout: float | None) -> bool:
         """Have the current stream wait for the result. With a timeout the host waits for it first: false if it is not there by then.
 
@@ -193,15 +196,17 @@ class DeviceHandle(Protocol):
 class StagedHandle:
     """A running operation on an accelerator's memory, in the form of an operation on the host's."""
 
-    __slots__ = ("_accelerator", "_pending", "_tensor")
+    __slots__ = ("_accelerator", "_earlier", "_pending", "_tensor")
 
-    def __init__(self, pending: StagedPending, accelerator: Accelerator, tensor: torch.Tensor) -> None:
-        """``tensor`` is one of the operation's."""
-        self._pending, self._accelerator, self._tensor = pending, accelerator, tensor
+    def __init__(
+        self, pending: StagedPending, accelerator: Accelerator, tensor: torch.Tensor, earlier: BaseException | None = None
+    ) -> None:
+        """``tensor`` is one of the operation's; ``earlier`` is the failure of an earlier call that was no such operation."""
+        self._pending, self._accelerator, self._tensor, self._earlier = pending, accelerator, tensor, earlier
 
     def earlier(self) -> BaseException | None:
         """Why an earlier call has failed, if the program had not asked for that when this one was made."""
-        return self._pending.earlier()
+        return self._earlier or self._pending.earlier()
 
     def order(self, timeout: float | None) -> bool:
         """Have the current stream wait for the result. With a timeout the host waits for it first: false if it is not there by then.
@@ -244,6 +249,6 @@ def tell_earlier(handles: Iterable[Pending | DeviceHandle]) -> None:
     The operations of ``handles`` were started all the same, so that this rank makes the calls that the others make.
     """
     for handle in handles:
-        error = handle.earlier() if isinstance(handle, StagedHandle) else None
+        error = None if isinstance(handle, Pending) else handle.earlier()
         if error is not None:
             raise error

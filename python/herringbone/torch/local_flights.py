@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 
-from .._herringbone import Pending
 from ..kinds import Call
 from .devices import StagedHandle
 from .lanes import Point
@@ -47,16 +46,19 @@ class Flight:
     summed: Point | None = None
     """The end of the steps before the network."""
 
-    def __init__(
-        self, call: Call, kind: TakenKind, begin: Point, check: Pending, handle: LocalHandle, behind: list[LocalHandle]
-    ) -> None:
+    behind: Sequence[LocalHandle] = ()
+    """Earlier calls with steps on memory of this one."""
+
+    beside: Sequence[StagedHandle] = ()
+    """Earlier calls without steps on memory of this one."""
+
+    def __init__(self, call: Call, kind: TakenKind, begin: Point, check: StagedHandle, handle: LocalHandle) -> None:
         """
         Args:
             begin: what the program has queued before the call.
-            check: the question to the whole group whether all ranks make this call.
-            behind: earlier calls on memory of this one.
+            check: the question to the whole group whether all ranks make this call and have memory for it.
         """
-        self.call, self.kind, self.begin, self.check, self.handle, self.behind = call, kind, begin, check, handle, behind
+        self.call, self.kind, self.begin, self.check, self.handle = call, kind, begin, check, handle
 
 
 class Stage:

@@ -15,13 +15,14 @@ __all__ = ["LocalHandle"]
 class LocalHandle:
     """A running call whose ranks add up on their hosts first, as works know operations on an accelerator's memory."""
 
-    def __init__(self, lane: Lane, tensor: torch.Tensor) -> None:
-        """``tensor`` is one of the call's."""
-        self._lane, self._tensor = lane, tensor
+    def __init__(self, lane: Lane, tensor: torch.Tensor, earlier: BaseException | None = None) -> None:
+        """``tensor`` is one on the call's device; ``earlier`` is what :meth:`earlier` returns."""
+        self._lane, self._tensor, self._earlier = lane, tensor, earlier
         self._queued, self._over = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._end: Point | None = None
         self._error: BaseException | None = None
+        self._is_known = False
         self._told: list[tuple[Completions, int]] = []
 
     @property
@@ -61,9 +62,25 @@ class LocalHandle:
             return False
         self._queued.wait()
         self._check()
+        self.follow()
+        return True
+
+    def follow(self) -> None:
+        """Have the current stream wait for the result, if there is one. A failure is still to be told."""
+        self._queued.wait()
         if self._end is not None:
             self._lane.follow(self._end, self._tensor)
-        return True
+
+    def earlier(self) -> BaseException | None:
+        """Why an earlier call has failed, if the program had not asked for that when this one was made."""
+        return self._earlier
+
+    def unasked(self) -> BaseException | None:
+        """Why it has failed, for a later call to tell, if the program has not asked."""
+        if self._error is None or self._is_known:
+            return None
+        text, *values = self._error.args
+        return type(self._error)(f"an earlier call has failed, {text}", *values)
 
     def reach(self) -> None:
         """Steps of the host are done once they are queued; else torch queues on the current stream, which waits."""
@@ -76,8 +93,9 @@ class LocalHandle:
         return True
 
     def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
+        error = self.error()
+        if error is not None:
+            raise error
 
     def done(self) -> bool:
         """Whether it is over, well or not."""
@@ -85,6 +103,7 @@ class LocalHandle:
 
     def error(self) -> BaseException | None:
         """Why it has failed; ``None`` while it runs and where it succeeded."""
+        self._is_known |= self._error is not None
         return self._error
 
     def source(self) -> int | None:

@@ -2,7 +2,8 @@
 
 Three threads of the group serve its calls, each all of them in their order. The first makes the steps before the network, the second
 waits for the rail and makes the steps after it, and the third sees when they are done. So the first steps of a call do not wait for
-the call before. Meanwhile the whole group is asked whether all ranks make the same call, as every call of the engine is compared.
+the call before. They begin once all ranks have said that they make the same call and have memory for it. The question is one of the
+group's staged calls: it comes in their order, and knows which of them have failed.
 
 **No stream waits without end.** If a step or a rail fails, or a rank of the host dies, the rank leaves all that it shares with
 others: torch's groups, its rail, and the engine's group of the host. So the ranks of its rail and of its host
@@ -17,7 +18,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -26,7 +27,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from .. import errors
 from .._herringbone import Communicator, DeviceGroup, Extras, Pending
 from ..closing import close_each, leave_behind, print_errors
-from ..kinds import BARRIER, Call, kind_of
+from ..kinds import BARRIER, Call, Span, kind_of
 from .callbacks import callback_threads
 from .devices import Accelerator, StagedHandle
 from .lanes import Lane
@@ -57,6 +58,9 @@ LISTENING_SECONDS = 1e9
 CAPTURING = (
     "a graph is captured on this stream, and the host takes part in each call of Herringbone; call it outside of the capture"
 )
+
+NOTHING = (0, 0)
+"""No memory."""
 
 LEAVING_BYTES = 8
 LEAVING_TAG = 0
@@ -96,8 +100,9 @@ class LocalSums:
         device = accelerator.device(tensor)
         self._on_rail = None if self._rail is None else DeviceGroup(self._rail, device)
         self._groups: LocalGroups | None = None
-        self._lock = threading.Lock()
+        self._order, self._lock = threading.Lock(), threading.Lock()
         self._flying: list[Flight] = []
+        self._refused: list[LocalHandle] = []
         self._plain: dict[int, Beside] = {}
         self._error: BaseException | None = None
         self._broken, self._settled, self._ended = threading.Event(), threading.Event(), False
@@ -112,34 +117,49 @@ class LocalSums:
         """Whether a call has steps. The others pass through the host as a whole."""
         return call[0] in TAKEN and call[8] is None
 
-    def submit(self, call: Call, tensor: torch.Tensor) -> LocalHandle:
+    def submit(self, call: Call, tensor: torch.Tensor, staged: DeviceGroup) -> LocalHandle:
         """Start a call that it takes, behind what the program has queued on its current stream.
 
+        Args:
+            tensor: one on the device.
+            staged: the group's calls that pass through the host as a whole, and the question to all ranks.
+
         Raises:
-            HerringboneError: an earlier call has failed, or the group has. Nothing is started.
+            HerringboneError: the group has failed. Nothing is started.
         """
-        kind, seconds, priority = TAKEN[call[0]], call[6], call[7]
+        kind = TAKEN[call[0]]
         if self._accelerator.is_capturing(tensor):
             raise errors.UnsupportedError(f"{kind.collective}: {CAPTURING}")
         called = f"{kind.collective} of {call[1]} {kind.given}, {kind.op}, root {call[2]}"
-        mark = zlib.crc32(called.encode())
-        compared: Call = (BARRIER, 0, 0, (0, 0), (0, 0), None, seconds, priority, Extras(mark=mark))
-        tensors = tensors_of(call)
-        order_behind(plain.handle for plain in list(self._plain.values()) if overlap(plain.tensors, tensors))
+        read, write = (lacking(memory) for memory in (call[3], call[4]))
+        extras = Extras(mark=zlib.crc32(called.encode()))
+        question: Call = (BARRIER, 0, 0, read, write, None, call[6], call[7], extras)
         try:
-            with self._lock:
+            # In one go: the threads make the steps in the order of the questions.
+            with self._order:
                 self._raise_if_broken()
-                begin, check = self._lane.point(tensor), self._communicator.submit(compared)
-                behind = [flight.handle for flight in self._flying if overlap(tensors_of(flight.call), tensors)]
-                flight = Flight(call, kind, begin, check, LocalHandle(self._lane, tensor), behind)
-                self._flying.append(flight)
-                self._first.put(flight)
+                earlier, begin = self.unasked(), self._lane.point(tensor)
+                pending = staged.submit(question, self._accelerator.stream(tensor))
+                check = StagedHandle(pending, self._accelerator, tensor, earlier)
+                handle = LocalHandle(self._lane, tensor, check.earlier())
+                self._begin(Flight(call, kind, begin, check, handle))
         except errors.HerringboneError as error:
             self._fail(error, is_known=True)
             self._raise_if_broken()
             raise
         callback_threads().watch([check], functools.partial(self._compared, check, called))
-        return flight.handle
+        self._settle_if_lacking(check, call)
+        return handle
+
+    def _begin(self, flight: Flight) -> None:
+        """Give a call to the first thread, behind those that use its memory."""
+        tensors = tensors_of(flight.call)
+        flight.beside = [plain.handle for plain in list(self._plain.values()) if overlap(plain.tensors, tensors)]
+        with self._lock:
+            self._raise_if_broken()
+            flight.behind = [each.handle for each in self._flying if overlap(tensors_of(each.call), tensors)]
+            self._flying.append(flight)
+            self._first.put(flight)
 
     def _raise_if_broken(self) -> None:
         if self._broken.is_set():
@@ -151,12 +171,33 @@ class LocalSums:
         """Have the current stream wait for those running calls that use memory of ``tensors``: a call that has no steps uses it next."""
         with self._lock:
             handles = [flight.handle for flight in self._flying if overlap(tensors_of(flight.call), tensors)]
-        order_behind(handles)
+        for handle in handles:
+            handle.follow()
 
-    def note(self, handle: StagedHandle, tensors: Sequence[torch.Tensor | None]) -> None:
+    def unasked(self) -> BaseException | None:
+        """Why the group has failed, or an earlier call whose end the program has not asked for. It is told then."""
+        if self._broken.is_set():
+            self._settled.wait()
+            return self._error
+        with self._lock:
+            refused, self._refused = self._refused, []
+        return next((error for handle in refused if (error := handle.unasked()) is not None), None)
+
+    def note(self, handle: StagedHandle, call: Call, tensors: Sequence[torch.Tensor | None]) -> None:
         """A call that has no steps uses memory of ``tensors`` from now on."""
         self._plain[id(handle)] = Beside(handle, tensors)
         callback_threads().watch([handle], functools.partial(self._forget, id(handle)))
+        self._settle_if_lacking(handle, call)
+
+    def _settle_if_lacking(self, handle: StagedHandle, call: Call) -> None:
+        """Return once a call for which this rank lacks memory has failed.
+
+        Its failure ends other calls. This rank answers no further question before, so none is over on some ranks alone, which would
+        begin steps that the others give up.
+        """
+        if lacking(call[3]) != NOTHING or lacking(call[4]) != NOTHING:
+            with contextlib.suppress(_GivenUp):
+                self._until(handle.done)
 
     def _forget(self, number: int) -> None:
         del self._plain[number]
@@ -173,7 +214,22 @@ class LocalSums:
         except Exception as error:
             self._fail(error)
 
+    def _agreed(self, flight: Flight) -> bool:
+        """Whether all ranks make a call and have memory for it. If one lacks memory, only this call fails."""
+        self._until(flight.check.done)
+        error = flight.check.error()
+        if error is None:
+            return True
+        if not isinstance(error, errors.OutOfMemoryError):
+            self._until(lambda: False)  # it is told to all calls elsewhere
+        flight.handle.finish(error)
+        with self._lock:
+            self._refused.append(flight.handle)
+        return False
+
     def _sum(self, flight: Flight) -> None:
+        if not self._agreed(flight):
+            return
         read, write = (flat(each, flight.kind) for each in tensors_of(flight.call))
         root, seconds = flight.call[2], flight.call[6]
         after = [flight.begin]
@@ -182,6 +238,8 @@ class LocalSums:
             after += [] if earlier.end is None else [earlier.end]
         for point in after if self._lane.on_host else ():
             self._until(point.done)
+        for plain in flight.beside:
+            self._until(plain.done)
         groups = self._formed(seconds or LISTENING_SECONDS)
         if not write.numel():
             return
@@ -240,15 +298,14 @@ class LocalSums:
             pause = min(2 * pause, SELDOM_SECONDS)
 
     def _end(self, flight: Flight) -> None:
-        self._until(flight.begin.done)
-        self._until(flight.check.done)
-        deadline = time.monotonic() + (flight.call[6] or LISTENING_SECONDS)
-        self._until(functools.partial(self._has_ended, flight, deadline))
-        parts: list[Pending | StagedHandle] = [flight.check] if flight.rail is None else [flight.check, flight.rail]
-        if any(part.error() is not None for part in parts):
-            # It is told to all calls elsewhere. A call that is given up keeps its memory, which streams may use.
-            self._until(lambda: False)
-        flight.handle.finish()
+        if not flight.handle.done():
+            self._until(flight.begin.done)
+            deadline = time.monotonic() + (flight.call[6] or LISTENING_SECONDS)
+            self._until(functools.partial(self._has_ended, flight, deadline))
+            if flight.rail is not None and flight.rail.error() is not None:
+                # It is told to all calls elsewhere. A call that is given up keeps its memory, which streams may use.
+                self._until(lambda: False)
+            flight.handle.finish()
         with self._lock:
             self._flying.remove(flight)
 
@@ -267,8 +324,10 @@ class LocalSums:
 
     # Failures.
 
-    def _compared(self, check: Pending, called: str) -> None:
+    def _compared(self, check: StagedHandle, called: str) -> None:
         error = check.error()
+        if isinstance(error, errors.OutOfMemoryError):
+            return  # the call alone has failed
         if isinstance(error, errors.MismatchError):
             # The question knows the call by a number.
             text, *values = error.args
@@ -376,13 +435,6 @@ class LocalSums:
         self.close()
 
 
-def order_behind(handles: Iterable[StagedHandle | LocalHandle]) -> None:
-    """Have the current stream wait for other calls, whose errors are their own."""
-    for handle in handles:
-        with contextlib.suppress(errors.HerringboneError):
-            handle.order(None)
-
-
 class _GivenUp(Exception):
     """The group has failed, and calls end by its error."""
 
@@ -391,6 +443,11 @@ def tensors_of(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """The tensors that a call reads and writes. Every call with steps has both, on each rank."""
     read, write = cast("tuple[torch.Tensor, torch.Tensor]", call[5])
     return read, write
+
+
+def lacking(memory: Span) -> Span:
+    """The memory of a call, if it is lacking."""
+    return NOTHING if memory[0] else memory
 
 
 def flat(tensor: torch.Tensor, kind: TakenKind) -> torch.Tensor:

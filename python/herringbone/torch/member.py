@@ -151,6 +151,13 @@ class Member:
             self._sums[device] = sums
         return sums if isinstance(sums, LocalSums) else None
 
+    def unasked(self, accelerator: Accelerator, tensor: torch.Tensor) -> BaseException | None:
+        """Why calls whose ranks add up on their hosts first have failed, on the device that has ``tensor``, if the program does not
+        know.
+        """
+        sums = self._sums.get(accelerator.device(tensor))
+        return sums.unasked() if isinstance(sums, LocalSums) else None
+
     def on_hosts(self) -> list[str]:
         """Whether ranks add up on their hosts first, or why not, in words: for each device that has been used."""
         return [sums.place.describe() if isinstance(sums, LocalSums) else sums for sums in self._sums.values()]
