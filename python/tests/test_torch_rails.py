@@ -69,6 +69,10 @@ def test_all_ranks_are_told_when_one_calls_something_else(confused: Run, case: s
     confused.check(case)
 
 
+def test_no_rank_waits_for_another_when_its_program_ends_with_open_groups(confused: Run) -> None:
+    assert "leaving before" not in confused.output, confused.output
+
+
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return on_one_machine("rails_said.py", tmp_path_factory.mktemp("said"))
