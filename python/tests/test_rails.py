@@ -18,7 +18,7 @@ import torch
 
 from herringbone.torch.lanes import CudaLane
 from herringbone.torch.local_flights import Stage
-from herringbone.torch.rails import ALIGNED_BYTES, LocalPlace, LocalReport, cut_for, ops_of, places_among, wanted
+from herringbone.torch.rails import ALIGNED_BYTES, LocalPlace, LocalReport, cut_for, disputed, ops_of, places_among, wanted
 
 
 @pytest.mark.parametrize("element_bytes", [1, 2, 4, 8, 16])
@@ -79,6 +79,23 @@ def test_each_rank_is_on_one_host_and_one_rail() -> None:
 )
 def test_why_ranks_do_not_add_up_first(given: list[LocalReport], why: str) -> None:
     assert {places_among(given, rank) for rank in range(len(given))} == {why}
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (["auto", "auto"], None),
+        (["gloo"], None),
+        (
+            ["nccl", "nccl", "ncl"],
+            "rank 2 has 'ncl', which cannot be used; set it to auto, off, nccl or gloo, the same on all ranks",
+        ),
+        (["on"], "rank 0 has 'on', which cannot be used; set it to auto, off, nccl or gloo, the same on all ranks"),
+        (["auto", "auto", "off"], "rank 0 has 'auto' and rank 2 has 'off'; set it to the same value on all ranks"),
+    ],
+)
+def test_what_is_wrong_with_settings(settings: list[str], problem: str | None) -> None:
+    assert disputed(settings) == problem
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ..hosts import host_key
 from ..kinds import kind_of
 from .devices import Accelerator
 from .local_sums import LocalSums
-from .rails import BACKENDS, VALUES, LocalPlace, LocalReport, places_among, wanted
+from .rails import BACKENDS, LocalPlace, LocalReport, disputed, places_among, wanted
 from .tensors import span
 
 __all__ = ["VARIABLE", "decided"]
@@ -27,6 +27,9 @@ NETWORK = Path("/proc/self/ns/net")
 """The network namespace: another one is another host, as for the engine."""
 
 KEY_BYTES = 32
+
+SETTING_BYTES = 64
+"""As much of a rank's setting as the others are told."""
 
 logger = logging.getLogger("herringbone")
 
@@ -49,21 +52,25 @@ def decided(
         is_formed_anew: whether its ranks did not meet through a store of torch's.
 
     Raises:
-        ConfigError: the setting cannot be used.
+        ConfigError: the setting of a rank cannot be used, or differs from another's. All ranks get this.
         HerringboneError: the ranks did not come together.
     """
     setting = os.environ.get(VARIABLE) or "auto"
-    if setting not in VALUES:
-        raise errors.ConfigError(f"{VARIABLE}: {setting!r} cannot be used; it may be {', '.join(VALUES[:-1])} or {VALUES[-1]}")
-    if communicator.size == 1:
-        return "there is one rank"
     backend, why = wanted(setting, accelerator.local_backend())
     if is_formed_anew:
         backend, why = "", "the group was re-formed"
+    if communicator.size == 1:
+        backend, why = "", "there is one rank"
     lane = accelerator.lane(tensor) if backend else None
     if backend and lane is None:
         backend, why = "", "the device has no streams of torch's"
-    reports = exchanged(communicator, seconds, LocalReport(own_host(), accelerator.identity(tensor), backend, why))
+    own = LocalReport(own_host(), accelerator.identity(tensor), backend, why, setting)
+    reports = exchanged(communicator, seconds, own) if communicator.size > 1 else [own]
+    problem = disputed([report.setting for report in reports])
+    if problem is not None:
+        raise errors.ConfigError(f"{VARIABLE}: {problem}")
+    if communicator.size == 1:
+        return why
     place = places_among(reports, communicator.rank)
     if communicator.rank == 0:
         tell(accelerator.device_type, place, setting in BACKENDS)
@@ -93,12 +100,14 @@ def exchanged(communicator: Communicator, seconds: float, own: LocalReport) -> l
     assert isinstance(host, bytes)
     device = hashlib.sha256(str(own.device).encode()).digest()
     choice = (BACKENDS.index(own.backend) + 1) if own.backend else 0
-    given = torch.tensor([*host, *device, choice], dtype=torch.uint8, device="cpu")
+    setting = own.setting.encode(errors="replace")[:SETTING_BYTES].ljust(SETTING_BYTES, b"\0")
+    given = torch.tensor([*host, *device, *setting, choice], dtype=torch.uint8, device="cpu")
     taken = torch.empty(communicator.size, len(given), dtype=torch.uint8, device="cpu")
     kind = kind_of("all_gather", "u8")
     communicator.run((kind, len(given), 0, span(given), span(taken), (given, taken), seconds, 0, None))
     reports = []
-    for row in taken.tolist():
-        known = ("", *BACKENDS)[row[-1]]
-        reports.append(LocalReport(bytes(row[:KEY_BYTES]), bytes(row[KEY_BYTES:-1]), known, own.why or "another rank has none"))
+    for row in map(bytes, taken.tolist()):
+        host, device, setting = row[:KEY_BYTES], row[KEY_BYTES : 2 * KEY_BYTES], row[2 * KEY_BYTES : -1].rstrip(b"\0")
+        known, why = ("", *BACKENDS)[row[-1]], own.why or "another rank has none"
+        reports.append(LocalReport(host, device, known, why, setting.decode(errors="replace")))
     return reports

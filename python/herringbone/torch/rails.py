@@ -14,7 +14,18 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["BACKENDS", "LocalCut", "LocalOps", "LocalPlace", "LocalReport", "cut_for", "ops_of", "places_among", "wanted"]
+__all__ = [
+    "BACKENDS",
+    "LocalCut",
+    "LocalOps",
+    "LocalPlace",
+    "LocalReport",
+    "cut_for",
+    "disputed",
+    "ops_of",
+    "places_among",
+    "wanted",
+]
 
 BACKENDS = ("nccl", "gloo")
 """torch's backends that can carry the steps on a host."""
@@ -41,6 +52,9 @@ class LocalReport:
 
     why: str = ""
     """Why there is none."""
+
+    setting: str = "auto"
+    """The user's, whatever that is."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +126,18 @@ def wanted(setting: str, device_backend: str | None) -> tuple[str, str]:
     if setting in BACKENDS:
         return setting, ""
     return (device_backend, "") if device_backend else ("", "this torch has no NCCL")
+
+
+def disputed(settings: Sequence[str]) -> str | None:
+    """What is wrong with the ranks' settings, and what to do about it; ``None`` if they are one value that can be used."""
+    for rank, setting in enumerate(settings):
+        if setting not in VALUES:
+            valid = f"{', '.join(VALUES[:-1])} or {VALUES[-1]}"
+            return f"rank {rank} has {setting!r}, which cannot be used; set it to {valid}, the same on all ranks"
+    for rank, setting in enumerate(settings):
+        if setting != settings[0]:
+            return f"rank 0 has {settings[0]!r} and rank {rank} has {setting!r}; set it to the same value on all ranks"
+    return None
 
 
 def places_among(reports: Sequence[LocalReport], rank: int) -> LocalPlace | str:

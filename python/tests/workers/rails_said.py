@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from simulated import LanedStandIn
 
+import herringbone
+
 CASES, case = cases.registry()
 
 NONE = "no ranks add up on their host first: "
@@ -100,6 +102,26 @@ said_case("hosts_with_other_numbers_of_ranks", "a,a,a,b", "0,1,2,0", NONE + UNEV
 said_case("ranks_that_share_a_device", "a,a,b,b", "0,0,0,1", NONE + "ranks 0 and 1 share a device")
 said_case("hosts_of_one_rank", "a,b", "0,0", NONE + "no host has several ranks")
 said_case("switched_off", "a,a,b,b", "0,1,0,1", NONE + "it is switched off", "off")
+
+
+def check_refused(settings: list[str], *texts: str) -> None:
+    """All ranks get an error with these texts at once, at the first call and at the next one."""
+    group, accelerator = dist.new_group(timeout=timedelta(seconds=300)), Named(str(dist.get_rank()))
+    with told({"NCCL_HOSTID": f"host {dist.get_rank() // 2}", VARIABLE: settings[dist.get_rank()]}):
+        for _ in range(2):
+            cases.error_of(herringbone.ConfigError, lambda: dist.all_reduce(torch.ones(3), group=group), VARIABLE, *texts)
+    dist.destroy_process_group(group)
+    accelerator.end()
+
+
+@case
+def one_rank_whose_setting_cannot_be_used() -> None:
+    check_refused(["gloo", "gloo", "glo", "gloo"], "rank 2 has 'glo', which cannot be used", "auto, off, nccl or gloo")
+
+
+@case
+def one_rank_with_another_setting() -> None:
+    check_refused(["auto", "auto", "auto", "off"], "rank 0 has 'auto' and rank 3 has 'off'", "the same value on all ranks")
 
 
 if __name__ == "__main__":
