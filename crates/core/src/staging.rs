@@ -359,8 +359,13 @@ impl StagingMachine {
         }
         operation.failed = true;
         operation.signalled = true;
-        // A wait may be what has failed, so none counts.
-        self.awaited = None;
+        // A wait may be what has failed, so none counts: the next copy out waits again, also if it is decided already.
+        let awaited = self.awaited.take();
+        for action in &mut self.actions {
+            if let StagingAction::CopyOut { behind, .. } = action {
+                *behind = (*behind).max(awaited);
+            }
+        }
         self.signal_failure(number);
         self.advance();
     }

@@ -191,9 +191,13 @@ impl World {
                     self.asked.push(operation);
                 }
                 StagingAction::CopyOut { slice, slot, behind } => {
-                    self.outward.extend(behind.map(Queued::AwaitCopyIn));
-                    self.awaited.extend(behind);
-                    if self.refuses_copy(slice.operation) {
+                    let is_refused = self.refuses_copy(slice.operation);
+                    // The wait can be what is refused.
+                    if !is_refused || self.draw.one_in(2) {
+                        self.outward.extend(behind.map(Queued::AwaitCopyIn));
+                        self.awaited.extend(behind);
+                    }
+                    if is_refused {
                         self.staging.copied_out(slice);
                     } else {
                         self.outward.push_back(Queued::CopyOut(slice, slot));
