@@ -184,11 +184,16 @@ pub(crate) fn greet(
     // A life is a secret of members, too.
     let is_unproven = token.is_empty() && expected.incarnation.is_none();
     let client = Client::new(hello, expected, token, nonce()?);
-    let established = converse(stream, client, Instant::now() + DEADLINE)?;
+    let deadline = Instant::now() + DEADLINE;
+    let established = converse(stream, client, deadline)?;
     if is_unproven {
         owner::check(stream.owner()).map_err(HandshakeError::Refusing)?;
     }
     if established.purpose.stays() {
+        // This process stood still, and the server may have given up.
+        if Instant::now() >= deadline {
+            return Err(GreetError::Late);
+        }
         stream.write_all(&READY)?;
     }
     Ok(established)
@@ -236,7 +241,7 @@ pub(crate) fn welcome(
     Ok(established)
 }
 
-/// A client that lives has decided by then.
+/// A client keeps no connection after [`DEADLINE`], so its decision is here by then.
 const DECIDED: Duration = Duration::from_millis(2 * DEADLINE_MILLISECONDS);
 
 fn wait_until_kept(stream: &mut impl Stream) -> Result<(), GreetError> {
