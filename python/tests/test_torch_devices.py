@@ -24,7 +24,7 @@ from herringbone._herringbone import Completions, Device
 from herringbone.torch import member
 from herringbone.torch.callbacks import CallbackThreads
 from herringbone.torch.devices import Cuda, located
-from herringbone.torch.local_sums import LocalSums
+from herringbone.torch.local_sums import LocalSums, fails_everywhere
 from herringbone.torch.member import Member, Unformed
 from herringbone.torch.mixing import others_in
 from herringbone.torch.streams import cuda_devices
@@ -213,6 +213,26 @@ def test_what_comes_of_a_tensor_without_memory_lacks_it_on_the_same_device() -> 
     for made in (lacking[1], lacking.view(-1), lacking.t().detach(), *torch.split(lacking, 2)):
         assert isinstance(made, Lacking) and made.beside is lacking.beside
     assert located(lacking[1]) is lacking.beside and lacking.beside.is_cpu
+
+
+@pytest.mark.parametrize(
+    "is_everywhere, problem",
+    [
+        (True, "on rank 1: barrier: rank 1 lacks 320 bytes of memory for its part"),
+        (True, "on rank 0: barrier (operation 9): rank 1 lacks 320 bytes of memory for its part"),
+        (
+            True,
+            "on rank 0: barrier (operation 9): rank 1 lacks 8 bytes for its part of barrier (operation 8), whose failure has ended this one",
+        ),
+        (
+            False,
+            "on rank 0: barrier (operation 9): rank 1 lacks 8 bytes for its part of barrier (operation 10), whose failure has ended this one",
+        ),
+    ],
+)
+def test_a_question_that_a_later_call_has_ended_can_have_ended_well_elsewhere(is_everywhere: bool, problem: str) -> None:
+    assert fails_everywhere(herringbone.OutOfMemoryError(problem, 1)) is is_everywhere
+    assert not fails_everywhere(herringbone.ClosedError(problem))
 
 
 class Lasting(LocalSums):

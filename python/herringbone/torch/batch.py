@@ -124,8 +124,8 @@ def submitted(member: Member, call: Call, accelerator: Accelerator | None, tenso
         if sums.takes(call):
             return sums.submit(call, tensor, group)
         sums.follow(tensors)
-    earlier = member.unasked(accelerator, tensor)
     pending = group.submit(call, accelerator.stream(tensor))
+    earlier = member.unasked(accelerator, tensor)
     accelerator.lend({each for each in tensors if each is not None}, group.streams())
     handle = StagedHandle(pending, accelerator, tensor, earlier)
     if sums is not None:

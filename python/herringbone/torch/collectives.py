@@ -398,8 +398,9 @@ class Collectives:
         if accelerator is None:
             on_host: Pending = getattr(self.member.communicator, way)(other, message)
             return on_host
-        group, earlier = self.member.on_device(accelerator, memory), self.member.unasked(accelerator, memory)
+        group = self.member.on_device(accelerator, memory)
         pending: StagedPending = getattr(group, way)(other, message, accelerator.stream(memory))
+        earlier = self.member.unasked(accelerator, memory)
         accelerator.lend([memory], group.streams())
         return StagedHandle(pending, accelerator, memory, earlier)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 import threading
 import time
 import zlib
@@ -62,6 +63,10 @@ CAPTURING = (
 NOTHING = (0, 0)
 """No memory."""
 
+OPERATION = re.compile(r"\(operation (\d+)\)")
+"""In errors, the number of the call that has failed; behind it that of the call that has ended it, if another one has. A rank's error
+about its own memory has none."""
+
 LEAVING_BYTES = 8
 LEAVING_TAG = 0
 
@@ -107,6 +112,7 @@ class LocalSums:
         self._error: BaseException | None = None
         self._broken, self._settled, self._ended = threading.Event(), threading.Event(), False
         self._last_messages = self._listen()
+        self._sent: list[Pending] = []
         self._last = Stage(functools.partial(self._guarded, self._end), None)
         giving = Stage(functools.partial(self._guarded, self._give), self._last)
         self._first = Stage(functools.partial(self._guarded, self._sum), giving)
@@ -131,16 +137,17 @@ class LocalSums:
         if self._accelerator.is_capturing(tensor):
             raise errors.UnsupportedError(f"{kind.collective}: {CAPTURING}")
         called = f"{kind.collective} of {call[1]} {kind.given}, {kind.op}, root {call[2]}"
-        read, write = (lacking(memory) for memory in (call[3], call[4]))
+        read = lacking(call[3])
+        write = NOTHING if call[4] == call[3] else lacking(call[4])
         extras = Extras(mark=zlib.crc32(called.encode()))
         question: Call = (BARRIER, 0, 0, read, write, None, call[6], call[7], extras)
         try:
             # In one go: the threads make the steps in the order of the questions.
             with self._order:
                 self._raise_if_broken()
-                earlier, begin = self.unasked(), self._lane.point(tensor)
+                begin = self._lane.point(tensor)
                 pending = staged.submit(question, self._accelerator.stream(tensor))
-                check = StagedHandle(pending, self._accelerator, tensor, earlier)
+                check = StagedHandle(pending, self._accelerator, tensor, self.unasked())
                 handle = LocalHandle(self._lane, tensor, check.earlier())
                 self._begin(Flight(call, kind, begin, check, handle))
         except errors.HerringboneError as error:
@@ -180,6 +187,8 @@ class LocalSums:
             self._settled.wait()
             return self._error
         with self._lock:
+            for flight in self._flying:
+                flight.check.error()  # its call tells of it, and not the next one that passes through the host as a whole
             refused, self._refused = self._refused, []
         return next((error for handle in refused if (error := handle.unasked()) is not None), None)
 
@@ -220,9 +229,11 @@ class LocalSums:
         error = flight.check.error()
         if error is None:
             return True
-        if not isinstance(error, errors.OutOfMemoryError):
+        if not fails_everywhere(error):
             self._until(lambda: False)  # it is told to all calls elsewhere
-        flight.handle.finish(error)
+        # The question is a barrier to the engine.
+        text, *values = error.args
+        flight.handle.finish(type(error)(text.replace("barrier", flight.kind.collective, 1), *values))
         with self._lock:
             self._refused.append(flight.handle)
         return False
@@ -326,8 +337,12 @@ class LocalSums:
 
     def _compared(self, check: StagedHandle, called: str) -> None:
         error = check.error()
-        if isinstance(error, errors.OutOfMemoryError):
+        if error is not None and fails_everywhere(error):
             return  # the call alone has failed
+        if isinstance(error, errors.OutOfMemoryError):
+            # Other ranks may have begun the steps of this call.
+            self._fail(error)
+            return
         if isinstance(error, errors.MismatchError):
             # The question knows the call by a number.
             text, *values = error.args
@@ -408,7 +423,8 @@ class LocalSums:
             with contextlib.suppress(errors.HerringboneError):
                 flight.handle.wait()
         if not self._broken.is_set():
-            self._part()
+            self.send_last_message()
+            self._wait_for_last_messages()
         self._ended = True
         self._first.put(None)
         owned: list[Any] = [self._on_rail] if self._on_rail is not None else []
@@ -418,15 +434,22 @@ class LocalSums:
         # What ranks disagree about is the whole group's to tell.
         print_errors(error for error in close_each(owned) if not isinstance(error, errors.HerringboneError))
 
-    def _part(self) -> None:
-        """Send the other ranks of the host the last message, and wait a moment for theirs."""
+    def send_last_message(self) -> None:
+        """Send it to the other ranks of the host, which listen for it as long as they are in the group; only if no call runs."""
+        with self._lock:
+            if self._flying or self._sent or self._broken.is_set():
+                return
         bytes = torch.zeros(LEAVING_BYTES, dtype=torch.uint8, device="cpu")
         message = ("u8", LEAVING_BYTES, LEAVING_TAG, span(bytes), bytes, LEAVING_SECONDS)
-        deadline = time.monotonic() + LEAVING_SECONDS
         others = [other for other in range(self._host.size) if other != self._host.rank]
         with contextlib.suppress(errors.HerringboneError):
-            sent = [self._host.send(other, message) for other in others]
-            for pending in (*sent, *self._last_messages):
+            self._sent = [self._host.send(other, message) for other in others]
+
+    def _wait_for_last_messages(self) -> None:
+        """Wait a moment until they are exchanged."""
+        deadline = time.monotonic() + LEAVING_SECONDS
+        with contextlib.suppress(errors.HerringboneError):
+            for pending in (*self._sent, *self._last_messages):
                 pending.wait(max(0.0, deadline - time.monotonic()))
 
     def abort(self) -> None:
@@ -443,6 +466,15 @@ def tensors_of(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """The tensors that a call reads and writes. Every call with steps has both, on each rank."""
     read, write = cast("tuple[torch.Tensor, torch.Tensor]", call[5])
     return read, write
+
+
+def fails_everywhere(error: BaseException) -> bool:
+    """Whether a question has failed on all ranks, and nothing else has.
+
+    One rank lacks memory for its call or for an earlier one. If that is a later one the question can have ended well elsewhere.
+    """
+    numbers = [int(number) for number in OPERATION.findall(str(error))]
+    return isinstance(error, errors.OutOfMemoryError) and (not numbers or numbers[-1] <= numbers[0])
 
 
 def lacking(memory: Span) -> Span:

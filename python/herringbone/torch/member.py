@@ -162,7 +162,13 @@ class Member:
         """Whether ranks add up on their hosts first, or why not, in words: for each device that has been used."""
         return [sums.place.describe() if isinstance(sums, LocalSums) else sums for sums in self._sums.values()]
 
-    def leave_devices(self, at_most: float | None = None) -> None:
+    def send_last_messages(self) -> None:
+        """Tell the ranks of this host that this rank makes no more calls whose ranks add up first."""
+        for sums in self._sums.values():
+            if isinstance(sums, LocalSums):
+                sums.send_last_message()
+
+    def _leave_devices(self, at_most: float | None = None) -> None:
         """End the calls on devices; with ``at_most``, fail them at once and wait at most that many seconds."""
         groups, self._on_devices = [*self._on_devices.values()], {}
         sums, self._sums = [each for each in self._sums.values() if isinstance(each, LocalSums)], {}
@@ -206,7 +212,7 @@ class Member:
             PeerLostError: a rank has left the group without making one of its last calls.
         """
         owned: list[Any] = [self.rendezvous, self.server]
-        self.leave_devices()
+        self._leave_devices()
         if self in _open:
             _open.remove(self)
             owned.insert(0, self.communicator)
@@ -222,7 +228,7 @@ class Member:
         if self in _open:
             _open.remove(self)
         leave_behind(self.communicator)
-        self.leave_devices(ABORT_SECONDS)
+        self._leave_devices(ABORT_SECONDS)
 
     def leave_to_form_anew(self, why: str) -> None:
         """Leave the group at once, as the first half of a new formation; until the second half, errors have the text
@@ -230,7 +236,7 @@ class Member:
         old, rendezvous = self.communicator, self.rendezvous
         self.communicator, self.rendezvous = cast(Communicator, Unformed(old.rank, old.size, why)), None
         leave_behind(old)
-        self.leave_devices(ABORT_SECONDS)
+        self._leave_devices(ABORT_SECONDS)
         if rendezvous is not None:
             rendezvous.close()
 
@@ -258,12 +264,12 @@ def leave_all(members: Collection[Member]) -> list[Exception]:
     """Leave the open ones of these groups, and return their errors.
 
     The oldest is left first. So the group of all ranks comes before its subgroups, and its end ends all of them. Each
-    subgroup's own end could wait for other ranks; this way all of them wait at the same time. Their calls on devices end before:
-    ranks that add up on their hosts first wait for a last message of each other.
+    subgroup's own end could wait for other ranks; this way all of them wait at the same time. Ranks that add up on their hosts first
+    send a last message before, for which the group of all ranks would wait.
     """
     left = [member for member in _open if member in members]
     for member in left:
-        member.leave_devices()
+        member.send_last_messages()
     return close_each(left)
 
 
