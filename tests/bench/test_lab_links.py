@@ -1,5 +1,6 @@
 """The lab of links: its cables carry what they should, ranks find that by measuring, and what its record says."""
 
+import math
 import os
 import pathlib
 import subprocess
@@ -32,7 +33,11 @@ def test_limited_links_are_measured_within_a_tenth():
         with processes.signals_held(), mesh.Mesh(RATES) as hosts, processes.Processes(hosts) as running:
             found = []
             while len(found) < ATTEMPTS and all(off > 10 for off in found):
-                found.append(lab_links.measured(hosts, running, environment()))
+                try:
+                    found.append(lab_links.measured(hosts, running, environment()))
+                except processes.JobFailed:
+                    # A port that could not be measured: the error says to measure again.
+                    found.append(math.inf)
     except processes.NoNamespaces as reason:
         pytest.skip(f"hosts are network namespaces: {reason}")
     assert min(found) <= 10, f"off by {found} %"

@@ -29,7 +29,8 @@ def harness():
     """The program of the tests in Rust."""
     if shutil.which("cargo") is None:
         pytest.skip("cargo is not here: it builds the ranks")
-    build = ["cargo", "test", "--package", "herringbone-nccl-plugin", "--test", "harness", "--no-run", "--message-format", "json"]
+    # Of the workspace, as Rust's tests are: by itself it would have other features, and everything would be compiled again.
+    build = ["cargo", "test", "--workspace", "--test", "harness", "--no-run", "--message-format", "json"]
     built = subprocess.run(build, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     messages = [json.loads(line) for line in built.splitlines()]
     [program] = {message["executable"] for message in messages if message.get("executable")}
