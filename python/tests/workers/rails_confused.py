@@ -124,8 +124,8 @@ def a_failure_that_nobody_asks_for_is_told_by_a_later_call_with_steps_or_without
         given = torch.ones(2, 40, dtype=failing).t() if dist.get_rank() == 1 else tensor
         with lacking():
             kept = unasked(dist.all_reduce(given, group=group, async_op=True))
-        told = functools.partial(dist.all_reduce, tensor.view(later), group=group)
-        cases.error_of(lacks, told, "an earlier call has failed", "rank 1 lacks")
+        later_call = functools.partial(dist.all_reduce, tensor.view(later), group=group)
+        cases.error_of(lacks, later_call, "an earlier call has failed", "rank 1 lacks")
         check_usable(group)
         assert isinstance(kept.exception(), lacks)
         with lacking():
@@ -134,7 +134,7 @@ def a_failure_that_nobody_asks_for_is_told_by_a_later_call_with_steps_or_without
         check_usable(group)
 
 
-def check_told(group: dist.ProcessGroup, work: dist.Work, expected: type[BaseException]) -> None:
+def check_reported(group: dist.ProcessGroup, work: dist.Work, expected: type[BaseException]) -> None:
     """The call fails, and so does the next one."""
     deadline = time.monotonic() + 50
     while work.exception() is None:
@@ -146,7 +146,7 @@ def check_told(group: dist.ProcessGroup, work: dist.Work, expected: type[BaseExc
 
 
 def check_mismatch(group: dist.ProcessGroup, work: dist.Work) -> None:
-    check_told(group, work, herringbone.MismatchError)
+    check_reported(group, work, herringbone.MismatchError)
     dist.barrier()
 
 
@@ -176,7 +176,7 @@ def a_rank_that_leaves() -> None:
     if is_last():
         dist.destroy_process_group(group)
     else:
-        check_told(group, dist.all_reduce(torch.ones(1000), group=group, async_op=True), herringbone.PeerLostError)
+        check_reported(group, dist.all_reduce(torch.ones(1000), group=group, async_op=True), herringbone.PeerLostError)
     dist.barrier()
 
 
@@ -192,7 +192,7 @@ def a_rank_that_aborts() -> None:
         assert isinstance(work.exception(), herringbone.ClosedError), work.exception()
         STAND_IN.go_on()
     else:
-        check_told(group, work, herringbone.PeerLostError)
+        check_reported(group, work, herringbone.PeerLostError)
     dist.barrier()
 
 

@@ -33,7 +33,7 @@ class Named(LanedStandIn):
 
 
 @contextlib.contextmanager
-def told(variables: Mapping[str, str]) -> Iterator[None]:
+def placed(variables: Mapping[str, str]) -> Iterator[None]:
     """Let variables of this process have these values in the body."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -53,7 +53,7 @@ def check_said(hosts: str, devices: str, said: str, setting: str = "auto") -> No
     if rank >= size:
         return
     accelerator = Named(devices.split(",")[rank])
-    with told({"NCCL_HOSTID": hosts.split(",")[rank], VARIABLE: setting}):
+    with placed({"NCCL_HOSTID": hosts.split(",")[rank], VARIABLE: setting}):
         first = torch.ones(1)
         with torch.device("meta"):
             # A program's new tensors can be on its device, and what the ranks tell each other is on the host all the same.
@@ -107,7 +107,7 @@ said_case("switched_off", "a,a,b,b", "0,1,0,1", NONE + "it is switched off", "of
 def check_refused(settings: list[str], *texts: str) -> None:
     """All ranks get an error with these texts at once, at the first call and at the next one."""
     group, accelerator = dist.new_group(timeout=timedelta(seconds=300)), Named(str(dist.get_rank()))
-    with told({"NCCL_HOSTID": f"host {dist.get_rank() // 2}", VARIABLE: settings[dist.get_rank()]}):
+    with placed({"NCCL_HOSTID": f"host {dist.get_rank() // 2}", VARIABLE: settings[dist.get_rank()]}):
         for _ in range(2):
             cases.error_of(herringbone.ConfigError, lambda: dist.all_reduce(torch.ones(3), group=group), VARIABLE, *texts)
     dist.destroy_process_group(group)
