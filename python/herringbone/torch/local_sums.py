@@ -437,7 +437,8 @@ class LocalSums:
     def send_last_message(self) -> None:
         """Send it to the other ranks of the host, which listen for it as long as they are in the group; only if no call runs."""
         with self._lock:
-            if self._flying or self._sent or self._broken.is_set():
+            runs = not all(flight.handle.done() for flight in self._flying)
+            if runs or self._sent or self._broken.is_set():
                 return
         bytes = torch.zeros(LEAVING_BYTES, dtype=torch.uint8, device="cpu")
         message = ("u8", LEAVING_BYTES, LEAVING_TAG, span(bytes), bytes, LEAVING_SECONDS)

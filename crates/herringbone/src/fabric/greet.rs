@@ -226,8 +226,9 @@ fn converse(
     }
 }
 
-/// Lets a client in. If the connection [stays](crate::core::session::handshake::Purpose::stays) this returns once the client has said that it keeps it: one
-/// that has waited for the whole [`DEADLINE`], because this process stood still, has hung up and calls again.
+/// Lets a client in. If the connection [stays](crate::core::session::handshake::Purpose::stays), this returns once the client has
+/// said that it keeps it. A client that has waited for the whole [`DEADLINE`], because this process stood still, hangs up and calls
+/// again.
 pub(crate) fn welcome(
     stream: &mut impl Stream,
     claim: Claim,
