@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -233,6 +234,27 @@ def test_what_comes_of_a_tensor_without_memory_lacks_it_on_the_same_device() -> 
 def test_a_question_that_a_later_call_has_ended_can_have_ended_well_elsewhere(is_everywhere: bool, problem: str) -> None:
     assert fails_everywhere(herringbone.OutOfMemoryError(problem, 1)) is is_everywhere
     assert not fails_everywhere(herringbone.ClosedError(problem))
+
+
+class Closing(LocalSums):
+    """Calls that are listed as running, and what was sent to the other rank of the host."""
+
+    def __init__(self, *are_over: bool) -> None:
+        self.sent_to: list[int] = []
+        flights: list[Any] = [
+            SimpleNamespace(handle=SimpleNamespace(done=lambda is_over=is_over: is_over)) for is_over in are_over
+        ]
+        self._lock, self._broken, self._sent, self._flying = threading.Lock(), threading.Event(), [], flights
+        host: Any = SimpleNamespace(rank=0, size=2, send=lambda other, message: self.sent_to.append(other))
+        self._host = host
+
+
+def test_the_last_message_is_sent_once_when_all_calls_are_over_though_they_are_still_listed() -> None:
+    for are_over, sent_to in (((True, False), []), ((True, True), [1]), ((), [1])):
+        closing = Closing(*are_over)
+        closing.send_last_message()
+        closing.send_last_message()
+        assert closing.sent_to == sent_to, are_over
 
 
 class Lasting(LocalSums):
